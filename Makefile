@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+# make setup | demo | test | test-full | lint | bench | clean
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-stamp
+CPP := $(shell find torch_spyre/csrc -name '*.cpp' -o -name '*.h')
+PYTEST := $(BIN)/python -m pytest -q -n 2
+
+.PHONY: setup build demo test test-full lint bench clean
+
+setup: $(STAMP) build
+
+# torch goes first: the build needs its headers.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet torch==2.13.0 numpy
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+# ninja decides what is out of date; nothing to do takes a fraction of a second.
+build: $(STAMP)
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: setup lint
+	$(PYTEST) -m "not slow" tests
+
+test-full: setup lint
+	$(PYTEST) tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
+
+bench: setup
+	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(STAMP)
+	find torch_spyre \( -name '*.so' -o -name '__pycache__' \) -prune -exec rm -rf {} +

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every run starts with empty caches of its own and fixed seeds."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests of any folder say `import oracle`
+
+# Set here and not in a fixture: torch and the autoloaded device read them as soon as a test module is collected.
+_SCRATCH = Path(tempfile.mkdtemp(prefix="spyre-tests-"))
+os.environ["SPYRE_CACHE_DIR"] = str(_SCRATCH / "programs")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_SCRATCH / "inductor")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "perf: compares timings; needs a quiet machine")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(_SCRATCH, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> Iterator[None]:
+    """Same random numbers in every test, whatever ran before. Tests of the card alone run without torch."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+    yield
+
+
+@pytest.fixture
+def fresh_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty program cache for one test; returns its directory."""
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    return tmp_path

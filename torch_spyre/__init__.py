@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The PyTorch device `spyre`.
+
+``import torch`` is enough: PyTorch finds `_autoload` through the entry point group ``torch.backends``. It names the
+device, registers ``torch.spyre`` and opens nothing; no card starts before the first allocation, and the compiler is
+imported when something is first compiled. Set TORCH_DEVICE_BACKEND_AUTOLOAD=0 to switch it off.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_spyre.constants import DEVICE_NAME
+
+__version__ = "0.1.0"
+
+
+def _autoload() -> None:
+    """Registers the device once; later calls do nothing."""
+    if getattr(_autoload, "_ran", False):
+        return
+    _autoload._ran = True  # type: ignore[attr-defined]
+
+    import torch
+
+    torch.utils.rename_privateuse1_backend(DEVICE_NAME)
+    from torch_spyre import _C
+    from torch_spyre.device import api, patches
+
+    torch._register_device_module(DEVICE_NAME, api)
+    torch.utils.generate_methods_for_privateuse1_backend()
+    patches.apply()
+    _C.set_eager_compiler(_compile_op)
+
+
+def _compile_op(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Stands for the eager compiler until an op needs it: importing it costs more than all of `import torch`."""
+    from torch_spyre import _C
+    from torch_spyre.ops.eager import compile_op
+
+    _C.set_eager_compiler(compile_op)
+    return compile_op(op, args, dict(kwargs))
+
+
+def __getattr__(name: str) -> Any:
+    """Submodules on first use, so that ``torch_spyre.explain`` needs no import of its own."""
+    if name.startswith("__"):
+        raise AttributeError(f"module 'torch_spyre' has no attribute {name!r}")
+    if name == "_C":
+        import torch  # noqa: F401  (the extension needs libtorch in the process)
+    try:
+        return importlib.import_module(f"torch_spyre.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"torch_spyre.{name}":
+            raise
+        raise AttributeError(f"module 'torch_spyre' has no attribute {name!r}") from None

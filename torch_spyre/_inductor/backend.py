@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``torch.compile(backend="spyre")``: Inductor with this device registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+def spyre_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+    from torch._inductor.compile_fx import compile_fx
+
+    from torch_spyre._inductor import registration  # noqa: F401  (registers the device)
+
+    options = kwargs.get("options")
+    return compile_fx(gm, example_inputs, config_patches=options)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages in one place: TileGraph -> plan -> KTIR -> program. Imported on a cache miss only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch_spyre._inductor.planner import InputSpec, Plan, plan
+from torch_spyre._inductor.tilegraph.graph import Graph, Layout
+from torch_spyre.backend.compile import compile_module
+from torch_spyre.ktir.emit import emit
+from torch_spyre._inductor import inspect
+from torch_spyre.runtime.cache import CachedKernel, OutputSpec
+
+
+def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> CachedKernel:
+    graph = Graph.from_json(graph_json)
+    specs = [InputSpec(Layout(*d[:3]), d[3]) if d else InputSpec(None) for d in inputs]
+    planned = plan(graph, specs)
+    module = emit(planned.kernel)
+    program = compile_module(module)
+    inspect.record(graph_json, planned, module, program)
+    return _cached(planned, program.binary)
+
+
+def _cached(planned: Plan, binary: bytes) -> CachedKernel:
+    outputs = []
+    for b in planned.outputs:
+        assert b.layout is not None
+        size, stride = b.returned_as or (b.size, b.stride)
+        outputs.append(OutputSpec(size, stride, b.dtype, b.layout.device_size, b.layout.stride_map, b.layout.format))
+    return CachedKernel(
+        planned.kernel.name, binary, planned.bindings, planned.scalars, tuple(outputs), planned.pool_bytes
+    )

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiler's values as a torch config module: ``config.patch(...)`` works, and they enter Inductor's cache key.
+
+Meaning, legal values and defaults are in `torch_spyre/knobs.py`; the environment is read once, when this is imported.
+"""
+
+import sys
+
+from torch.utils._config_module import install_config_module
+
+from torch_spyre import knobs
+
+sencores: int = knobs.from_env("sencores")
+lx_planning: bool = knobs.from_env("lx_planning")
+co_optimizing_lx_planning: bool = knobs.from_env("co_optimizing_lx_planning")
+hbm_planning: bool = knobs.from_env("hbm_planning")
+enable_fusion: bool = knobs.from_env("enable_fusion")
+chunk_large_tensors: bool = knobs.from_env("chunk_large_tensors")
+global_stick_optimizer: bool = knobs.from_env("global_stick_optimizer")
+allow_all_ops_in_lx_planning: bool = knobs.from_env("allow_all_ops_in_lx_planning")
+lx_boundary_clones: bool = knobs.from_env("lx_boundary_clones")
+dxp_lx_frac_avail: float = knobs.from_env("dxp_lx_frac_avail")
+max_buckets: int = knobs.from_env("max_buckets")
+min_default_granularity: int = knobs.from_env("min_default_granularity")
+ignore_work_division_hints: bool = knobs.from_env("ignore_work_division_hints")
+core_id_k_fast_emission: bool = knobs.from_env("core_id_k_fast_emission")
+bundle_symbolic_args: bool = knobs.from_env("bundle_symbolic_args")
+unroll_loops: bool = knobs.from_env("unroll_loops")
+layout_solver: str = knobs.from_env("layout_solver")
+
+install_config_module(sys.modules[__name__])
+knobs.attach(sys.modules[__name__])

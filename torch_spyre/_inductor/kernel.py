@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels as generated code sees them: a callable that finds or makes the program for the layouts it is given.
+
+Enters: a layout-free TileGraph (JSON) and, at each call, tensors. Leaves: result tensors. The C++ launcher keeps one
+plan per combination of input layouts; only a combination it has not seen comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_spyre import _C
+from torch_spyre.runtime import cache
+
+
+def kernel(name: str, graph_json: str) -> Any:
+    """The launcher of one kernel of a compiled graph."""
+    return _C.KernelLauncher(name, lambda inputs: launch_plan(graph_json, inputs))
+
+
+def launch_plan(graph_json: str, inputs: Sequence[Any]) -> Any:
+    """A ready LaunchPlan for these inputs: from the cache if possible, else planned, printed and assembled now."""
+    described = [_describe(x) for x in inputs]
+    entry = cache.key(graph_json, described)
+    from torch_spyre._inductor import inspect
+
+    found = None if inspect.active() else cache.load(entry)
+    if found is None:
+        from torch_spyre._inductor.compile import compile_graph
+
+        found = compile_graph(graph_json, described)
+        cache.store(entry, found)
+    return to_launch_plan(found)
+
+
+def to_launch_plan(found: cache.CachedKernel) -> Any:
+    outputs = [
+        (
+            list(o.size),
+            list(o.stride),
+            getattr(torch, o.dtype),
+            _C.SpyreTensorLayout(list(o.device_size), list(o.stride_map), getattr(_C.DataFormats, o.format)),
+        )
+        for o in found.outputs
+    ]
+    program = _C.Program.load(found.program)
+    return _C.LaunchPlan(program, list(found.bindings), outputs, found.pool_bytes, [], list(found.scalars))
+
+
+def _describe(x: Any) -> tuple[Any, ...]:
+    """One input as planning and the cache key see it: (device_size, stride_map, format, offset), () for a scalar."""
+    if not isinstance(x, torch.Tensor) or x.device.type == "cpu":
+        return ()
+    layout = _C.get_spyre_tensor_layout(x)
+    return tuple(layout.device_size), tuple(layout.stride_map), layout.device_dtype.name, x.storage_offset()

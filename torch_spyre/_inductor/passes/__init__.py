@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planning passes over a TileGraph, in this order: layouts, division, scratchpad, pool.
+
+Each module has ``run(graph) -> graph`` (it fills the planned fields in place) and ``explain(graph) -> list[str]``.
+"""

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work division: cuts each node's iteration space into slices, one per core.
+
+Slices are whole sticks and even (the same number of sticks everywhere). A node first tries the split of the producer
+of its largest operand, so that the hand-over can stay in the scratchpad; else it spreads its largest dims, and a
+matmul balances rows against columns. Reduced dims are not split here: partial sums over the ring never pay below the
+span limit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from torch_spyre import knobs
+from torch_spyre._inductor.tilegraph.graph import Graph, Node
+from torch_spyre.ktir.tileops import Coord, Dim
+
+Split = dict[str, int]  # dim -> number of slices
+
+
+def run(graph: Graph) -> Graph:
+    cores = knobs.get("sencores")
+    producers: dict[str, Node] = {}
+    for node in graph.nodes:
+        grains = granularity(graph, node)
+        own = _matmul_split(node, grains, cores) if node.op == "batchmatmul" else _spread(node, grains, cores)
+        inherited = None if node.op == "batchmatmul" else _inherit(graph, node, producers, grains, cores)
+        if inherited is not None and 2 * inherited[0] >= math.prod(own.values()):
+            _apply(node, inherited[1], grains, inherited[2])
+        else:
+            _apply(node, own, grains, [d.name for d in node.tiles if own.get(d.name, 1) > 1])
+        producers[node.output.buffer] = node
+    return graph
+
+
+def explain(graph: Graph) -> list[str]:
+    lines = []
+    for n in graph.nodes:
+        split = ", ".join(f"{d.name} {d.size} in {d.slices}" for d in n.tiles if d.slices > 1)
+        lines.append(f"{n.name}: {cores_used(n)} cores ({split or 'whole'})")
+    return lines
+
+
+def cores_used(node: Node) -> int:
+    return math.prod(d.slices for d in node.tiles)
+
+
+def granularity(graph: Graph, node: Node) -> dict[str, int]:
+    """Elements that must stay together along each dim: the largest stick any operand has along it."""
+    grains = {d.name: 1 for d in node.tiles}
+    values = [*node.loads(), node.output]
+    for value, coords in zip(values, node.accesses, strict=True):
+        layout = graph.buffers[value.buffer].layout
+        if not coords or layout is None:
+            continue
+        for term in coords[-1].terms:
+            grains[term.dim] = max(grains[term.dim], layout.elems_per_stick)
+    return grains
+
+
+def _units(dim: Dim, grain: int) -> int:
+    return -(-dim.size // grain)
+
+
+def _largest_divisor(n: int, limit: int) -> int:
+    return max(d for d in range(1, min(n, limit) + 1) if n % d == 0)
+
+
+def _spread(node: Node, grains: dict[str, int], cores: int) -> Split:
+    """Largest dims first, as many slices as divide them."""
+    split: Split = {}
+    kept = [d for d in node.tiles if d.name not in node.reduced]
+    for dim in sorted(kept, key=lambda d: -_units(d, grains[d.name])):
+        slices = _largest_divisor(_units(dim, grains[dim.name]), cores)
+        if slices > 1:
+            split[dim.name] = slices
+            cores //= slices
+    return split
+
+
+def _matmul_split(node: Node, grains: dict[str, int], cores: int) -> Split:
+    """As many cores as possible; among those, the least operand bytes per core."""
+    size = {d.name: d for d in node.tiles}
+    rows = [n for n in size if n == "m" or n.startswith("m.")]
+    columns = [n for n in size if n == "n" or n.startswith("n.")]
+    batch = [n for n in size if n.startswith("b")]
+    best: tuple[tuple[float, ...], Split] | None = None
+    b_units = math.prod(size[b].size for b in batch)
+    for b in _divisors(b_units, cores):
+        for m in _divisors(math.prod(size[r].size for r in rows), cores // b):
+            for n in _divisors(math.prod(_units(size[c], grains[c]) for c in columns), cores // (b * m)):
+                split = {
+                    **_over(batch, b, size, grains),
+                    **_over(rows, m, size, grains),
+                    **_over(columns, n, size, grains),
+                }
+                if math.prod(split.values()) != b * m * n:
+                    continue
+                m_tile = math.prod(size[r].size for r in rows) / m
+                n_tile = math.prod(size[c].size for c in columns) / n
+                cost = (-b * m * n, m_tile + n_tile, m)
+                if best is None or cost < best[0]:
+                    best = (cost, split)
+    assert best is not None
+    return {k: v for k, v in best[1].items() if v > 1}
+
+
+def _divisors(n: int, limit: int) -> list[int]:
+    return [d for d in range(1, min(n, limit) + 1) if n % d == 0]
+
+
+def _over(names: list[str], slices: int, size: dict[str, Dim], grains: dict[str, int]) -> Split:
+    """Spreads a number of slices over the pieces of one logical dim, outer first."""
+    split: Split = {}
+    for name in names:
+        take = math.gcd(slices, _units(size[name], grains[name]))
+        split[name] = take
+        slices //= take
+    return split
+
+
+def _inherit(
+    graph: Graph, node: Node, producers: dict[str, Node], grains: dict[str, int], cores: int
+) -> tuple[int, Split, list[str]] | None:
+    """(cores, split, core order) of the producer of the largest temporary operand, if it fits this node."""
+    best: tuple[int, Split, list[str]] | None = None
+    largest = 0
+    for load, coords in zip(node.loads(), node.accesses, strict=False):
+        producer = producers.get(load.buffer)
+        buffer = graph.buffers[load.buffer]
+        if producer is None or not coords or buffer.numel <= largest:
+            continue
+        written = producer.accesses[-1]
+        if written is None:
+            continue
+        candidate = _translate(producer, written, node, coords, grains)
+        if candidate is not None and math.prod(candidate[0].values()) <= cores:
+            largest = buffer.numel
+            best = (math.prod(candidate[0].values()), *candidate)
+    return best
+
+
+def _translate(
+    producer: Node, written: tuple[Coord, ...], node: Node, read: tuple[Coord, ...], grains: dict[str, int]
+) -> tuple[Split, list[str]] | None:
+    """The producer's split in the consumer's dims: same device coordinate, same digit, same size."""
+    split: Split = {}
+    names: dict[str, str] = {}
+    for dim in producer.tiles:
+        if dim.slices == 1:
+            continue
+        match = None
+        for w, r in zip(written, read, strict=True):
+            for t in w.terms:
+                if t.dim != dim.name:
+                    continue
+                for u in r.terms:
+                    other = next(d for d in node.tiles if d.name == u.dim)
+                    if (u.scale, u.div, u.mod) == (t.scale, t.div, t.mod) and other.size == dim.size:
+                        match = other
+        if match is None or match.name in node.reduced or dim.extent % grains[match.name]:
+            return None
+        split[match.name] = dim.slices
+        names[dim.name] = match.name
+    return split, [names[d] for d in producer.core_order if d in names]
+
+
+def _apply(node: Node, split: Split, grains: dict[str, int], order: list[str]) -> None:
+    tiles = []
+    for dim in node.tiles:
+        slices = split.get(dim.name, 1)
+        grain = grains[dim.name]
+        tile = _units(dim, grain) // slices * grain if slices > 1 else 0
+        tiles.append(replace(dim, slices=slices, tile=tile))
+    node.tiles = tuple(tiles)
+    node.core_order = tuple(order)

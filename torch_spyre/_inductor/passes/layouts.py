@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts: gives every buffer a device layout and every access its device coordinates.
+
+Rules of the machine. Pointwise operands share one stick dim; an operand without it is broadcast, one value per stick.
+A matmul reads a with stick k and b with stick n and writes stick n. A reduction over the stick dim leaves one value
+per stick (a *sparse* result). An access that breaks the rule is fed by a copy into a layout that keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_spyre._inductor.passes.coordinates import Conflict, refine, stick_dims, stick_form
+from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Layout, Load, Node
+from torch_spyre._inductor.tilegraph.index import Index, decompose
+from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ktir.tileops import Coord, Term
+
+Coords = tuple[Coord, ...]
+COPIES = ("identity", "ReStickifyOpHBM")
+
+
+def make_layout(buffer: Buffer, order: Sequence[int]) -> Layout:
+    """The layout rule: dims in `order`, the last one in the stick; a trailing -1 puts one element in each stick."""
+    import torch
+
+    from torch_spyre._C import SpyreTensorLayout
+
+    stl = SpyreTensorLayout(list(buffer.size), list(buffer.stride), getattr(torch, buffer.dtype), list(order))
+    return from_stl(stl)
+
+
+def from_stl(stl: object) -> Layout:
+    return Layout(tuple(stl.device_size), tuple(stl.stride_map), stl.device_dtype.name)  # type: ignore[attr-defined]
+
+
+def coordinates(buffer: Buffer, index: Index, sizes: dict[str, int]) -> Coords | None:
+    """Device coordinates of an access, or None if they do not separate."""
+    assert buffer.layout is not None
+    coords = decompose(index.shifted(buffer.offset), buffer.layout.axes(), sizes)
+    return None if coords is None else tuple(coords)
+
+
+def run(graph: Graph) -> Graph:
+    return _Layouts(graph).run()
+
+
+def explain(graph: Graph) -> list[str]:
+    return [f"{b.name}: {b.layout}" for b in graph.buffers.values() if b.layout is not None]
+
+
+class _Layouts:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.copies: dict[tuple[object, ...], Load] = {}
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            self._plan(node)
+            written = node.output.buffer
+            if self.graph.buffers[written].kind == "input":  # a mutated input: copies made of it are stale
+                self.copies = {k: v for k, v in self.copies.items() if k[0] != written}
+        self.graph.nodes = self.nodes
+        return self.graph
+
+    def _plan(self, node: Node) -> None:
+        buffer = self.graph.buffers[node.output.buffer]
+        if buffer.layout is None:
+            buffer.layout = self._choose(node, buffer)
+        elif node.op not in COPIES and not self._writable(node, buffer):
+            node = self._write_through_copy(node, buffer)
+        if node.op in COPIES:
+            self._finish_copy(node)
+        else:
+            self._feed(node)
+            self._finish(node)
+
+    # Choosing the layout of a result
+
+    def _choose(self, node: Node, buffer: Buffer) -> Layout:
+        rank = len(buffer.size)
+        if rank == 0:
+            return make_layout(buffer, [])
+        stick = self._stick_dim(node)
+        host = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.sizes())
+        if host is None:
+            raise UnsupportedOp(f"{node.name}: result index {node.output.index} does not separate over {buffer.size}")
+        everything = list(range(rank))
+        if stick == _SPARSE:
+            return make_layout(buffer, [*everything, -1])
+        position = rank - 1
+        for i, coord in enumerate(host):
+            if any(t.dim == stick and t.div == 1 for t in coord.terms):
+                position = i
+        return make_layout(buffer, [i for i in everything if i != position] + [position])
+
+    def _stick_dim(self, node: Node) -> str:
+        """The dim inside the sticks of the result; _SPARSE for one value per stick, "" for no wish."""
+        if node.op == "batchmatmul":
+            return "n"
+        if node.op in COPIES:
+            return ""
+        sizes, inside = node.sizes(), {t.dim for t in node.output.index.terms}
+        found: list[str] = []
+        tensors = 0
+        for load in node.loads():
+            buffer = self.graph.buffers[load.buffer]
+            if buffer.kind == "scalar" or not buffer.size:
+                continue
+            coords = coordinates(buffer, load.index, sizes)
+            tensors += 1
+            if coords is not None:
+                found += stick_dims(coords)
+        for dim in found:
+            if dim in inside:
+                return dim
+        if found and node.reduced and not any(d in inside for d in found):
+            return _SPARSE
+        if tensors and not found and inside:
+            return _SPARSE
+        return ""
+
+    # Feeding operands
+
+    def _writable(self, node: Node, buffer: Buffer) -> bool:
+        """Can the node store straight into this (mutated) buffer?"""
+        coords = coordinates(buffer, node.output.index, node.sizes())
+        if coords is None or not stick_form(coords, buffer.layout):
+            return False
+        wanted = self._stick_dim(node)
+        return stick_dims(coords) == ([wanted] if wanted and wanted != _SPARSE else [])
+
+    def _write_through_copy(self, node: Node, target: Buffer) -> Node:
+        """Computes into a temporary and copies it into the target; returns the copy."""
+        dims = tuple(d for d in node.dims if d[0] not in node.reduced)
+        temp = self._temp(dims, target.dtype)
+        inner = Node(node.name, node.op, node.dims, node.inputs, temp, node.reduced, node.constants, node.origin)
+        self._plan(inner)
+        return Node(f"{node.name}_into", "identity", dims, (temp,), node.output, origin=node.origin)
+
+    def _temp(self, dims: tuple[tuple[str, int], ...], dtype: str) -> Load:
+        size = tuple(n for _, n in dims)
+        step = 1
+        strides: list[int] = []
+        for n in reversed(size):
+            strides.insert(0, step)
+            step *= n
+        name = f"c{len(self.graph.buffers)}"
+        self.graph.buffers[name] = Buffer(name, dtype, size, tuple(strides))
+        return Load(name, Index(tuple(Term(d, s) for (d, n), s in zip(dims, strides, strict=True) if n > 1)))
+
+    def _wanted(self, node: Node, operand: int) -> str:
+        """The stick dim that this operand must have if it varies along it."""
+        if node.op == "batchmatmul":
+            return ("k", "n")[operand]
+        if node.reduced:
+            load = node.inputs[operand]
+            assert isinstance(load, Load)
+            coords = coordinates(self.graph.buffers[load.buffer], load.index, node.sizes())
+            return (stick_dims(coords) or [""])[0] if coords is not None else node.dims[-1][0]
+        buffer = self.graph.buffers[node.output.buffer]
+        coords = coordinates(buffer, node.output.index, node.sizes())
+        assert coords is not None
+        return (stick_dims(coords) or [""])[0]
+
+    def _feed(self, node: Node) -> None:
+        inputs = list(node.inputs)
+        for i, value in enumerate(inputs):
+            if not isinstance(value, Load):
+                continue
+            buffer = self.graph.buffers[value.buffer]
+            if buffer.kind == "scalar":
+                continue
+            wanted = self._wanted(node, i)
+            coords = coordinates(buffer, value.index, node.sizes())
+            if not self._keeps_rule(coords, buffer, value, wanted):
+                inputs[i] = self._copy(node, value, wanted)
+        node.inputs = tuple(inputs)
+
+    def _keeps_rule(self, coords: Coords | None, buffer: Buffer, load: Load, wanted: str) -> bool:
+        if coords is None or not stick_form(coords, buffer.layout):
+            return False
+        inside = stick_dims(coords)
+        return inside == ([wanted] if wanted in load.index.dims else [])
+
+    def _copy(self, node: Node, load: Load, stick: str) -> Load:
+        """A copy of the operand, laid out over the node's dims with `stick` innermost."""
+        dims = tuple(d for d in node.dims if d[0] in load.index.dims)
+        rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
+        key = (load.buffer, load.index.rename(rename), tuple(n for _, n in dims), rename.get(stick))
+        if key in self.copies:
+            known = self.copies[key]
+            return Load(known.buffer, known.index.rename({v: k for k, v in rename.items()}))
+        source = self.graph.buffers[load.buffer]
+        temp = self._temp(dims, source.dtype)
+        buffer = self.graph.buffers[temp.buffer]
+        names = [d for d, _ in dims]
+        if stick in names:
+            at = names.index(stick)
+            buffer.layout = make_layout(buffer, [i for i in range(len(names)) if i != at] + [at])
+        else:
+            buffer.layout = make_layout(buffer, [*range(len(names)), -1] if names else [])
+        copy = Node(f"{node.name}_copy_{load.buffer}", "ReStickifyOpHBM", dims, (load,), temp, origin=node.origin)
+        copy.notes.append(f"{load.buffer} re-laid with {stick or 'one value'} in the stick for {node.name}")
+        self._finish_copy(copy)
+        self.copies[key] = Load(temp.buffer, temp.index.rename(rename))
+        return temp
+
+    # Final coordinates
+
+    def _accesses(self, node: Node) -> list[Coords | None]:
+        sizes = node.sizes()
+        values = [*node.loads(), node.output]
+        return [coordinates(self.graph.buffers[v.buffer], v.index, sizes) for v in values]
+
+    def _finish(self, node: Node) -> None:
+        """Refines the dims so that every coordinate is a plain dim or a stick pair."""
+        scalar = [self.graph.buffers[load.buffer].kind == "scalar" for load in node.loads()] + [False]
+        accesses = [() if s else a for s, a in zip(scalar, self._accesses(node), strict=True)]
+        try:
+            refine(node, accesses, self._layouts(node))
+        except Conflict as conflict:
+            self._resolve(node, conflict.dim)
+            accesses = [() if s else a for s, a in zip(scalar, self._accesses(node), strict=True)]
+            refine(node, accesses, self._layouts(node))
+        self.nodes.append(node)
+
+    def _resolve(self, node: Node, dim: str) -> None:
+        """Operands tile `dim` differently: re-lay each one that cuts it anywhere but at its stick."""
+        inputs = list(node.inputs)
+        for i, value in enumerate(inputs):
+            if isinstance(value, Load) and dim in value.index.dims:
+                inputs[i] = self._copy(node, value, self._wanted(node, i))
+        node.inputs = tuple(inputs)
+
+    def _layouts(self, node: Node) -> list[Layout | None]:
+        return [self.graph.buffers[v.buffer].layout for v in (*node.loads(), node.output)]
+
+    def _finish_copy(self, node: Node) -> None:
+        source = next(node.loads(), None)
+        if source is not None and self.graph.buffers[source.buffer].kind == "scalar":
+            source = None
+        accesses: list[Coords | None] = [() if source is None else None] * len(list(node.loads()))
+        accesses.append(None)
+        sizes = node.sizes()
+        for i, value in enumerate([*node.loads(), node.output]):
+            buffer = self.graph.buffers[value.buffer]
+            if buffer.kind == "scalar":
+                continue
+            coords = coordinates(buffer, value.index, sizes)
+            if coords is not None and stick_form(coords, buffer.layout, any_lane=True):
+                accesses[i] = coords
+        try:
+            refine(node, accesses, self._layouts(node))
+        except Conflict:
+            # The two sides tile a dim differently: walk it by linear offset on the side that is not stick aligned.
+            accesses[0] = None
+            refine(node, accesses, self._layouts(node))
+        self.nodes.append(node)
+
+
+_SPARSE = "\0sparse"

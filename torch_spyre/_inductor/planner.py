@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TileGraph + the layouts of its inputs -> planned kernel.
+
+Enters: a layout-free graph and, for each input, its storage layout and offset. Leaves: a `tileops.Kernel` with the
+layouts of its outputs. Planning is deterministic: the same graph, layouts and knobs give the same kernel.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_spyre import knobs
+from torch_spyre._inductor.passes import division, layouts, pool, scratchpad
+from torch_spyre._inductor.passes.coordinates import rewrite_index
+from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node
+from torch_spyre.constants import LX_BYTES
+from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ktir.tileops import (
+    Access,
+    Coord,
+    Immediate,
+    Input,
+    Kernel,
+    KernelArg,
+    LaunchScalar,
+    LinearOperand,
+    Operand,
+    Space,
+    Tensor,
+    TileOp,
+)
+
+PASSES = (layouts, division, scratchpad, pool)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What planning needs to know of one input tensor. A launch scalar has no layout."""
+
+    layout: Layout | None
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A planned kernel, its graph, and what each launch argument is: ("input", i), ("output", j) or ("pool", 0)."""
+
+    kernel: Kernel
+    graph: Graph
+    bindings: tuple[tuple[str, int], ...]
+    scalars: tuple[tuple[int, str], ...]  # (input index, "f" or "i")
+    outputs: tuple[Buffer, ...]  # freshly allocated results, in order
+    pool_bytes: int
+
+
+def plan(graph: Graph, inputs: Sequence[InputSpec]) -> Plan:
+    graph = copy.deepcopy(graph)
+    for name, spec in zip(graph.inputs, inputs, strict=True):
+        buffer = graph.buffers[name]
+        buffer.layout, buffer.offset = spec.layout, spec.offset
+        if spec.layout is None and buffer.kind != "scalar":
+            raise UnsupportedOp(f"input {name} of {graph.name} has no device layout: it is not on the card")
+    for stage in PASSES:
+        graph = stage.run(graph)
+    return _Finalizer(graph).plan()
+
+
+def explain(graph: Graph) -> list[str]:
+    """Every pass's own account of what it chose."""
+    return [f"{stage.__name__.rsplit('.', 1)[-1]}: {line}" for stage in PASSES for line in stage.explain(graph)]
+
+
+class _Finalizer:
+    """Turns a planned graph into tile operations over numbered launch arguments."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.args: list[KernelArg] = []
+        self.bindings: list[tuple[str, int]] = []
+        self.arg_of: dict[str, int] = {}
+        self.scalar_of: dict[str, int] = {}
+        self.scalars: list[tuple[int, str]] = []
+        self.fresh = [n for n in graph.outputs if graph.buffers[n].kind == "output"]
+
+    def plan(self) -> Plan:
+        self._number()
+        ops = tuple(self._op(n) for n in self.graph.nodes)
+        kernel = Kernel(
+            self.graph.name,
+            tuple(self.args),
+            ops,
+            scalars=tuple("IEEE_FP32" if kind == "f" else "IEEE_INT32" for _, kind in self.scalars),
+            cores=knobs.get("sencores"),
+            lx_scratch_base=self._lx_top(),
+        )
+        outputs = tuple(self.graph.buffers[n] for n in self.fresh)
+        return Plan(kernel, self.graph, tuple(self.bindings), tuple(self.scalars), outputs, pool.pool_bytes(self.graph))
+
+    def _number(self) -> None:
+        written = {n.output.buffer for n in self.graph.nodes}
+        read = {load.buffer for n in self.graph.nodes for load in n.loads()}
+        for i, name in enumerate(self.graph.inputs):
+            buffer = self.graph.buffers[name]
+            if buffer.kind == "scalar":
+                self.scalar_of[name] = len(self.scalars)
+                self.scalars.append((i, "f" if "float" in buffer.dtype else "i"))
+            elif name in written | read:
+                access = (Access.READ if name in read else Access(0)) | (Access.WRITE if name in written else Access(0))
+                self._arg(name, ("input", i), access)
+        for j, name in enumerate(self.fresh):
+            self._arg(name, ("output", j), Access.READ | Access.WRITE if name in read else Access.WRITE)
+        size = pool.pool_bytes(self.graph)
+        if size:
+            self.pool = len(self.args)
+            self.args.append(KernelArg("pool", size, Access.READ | Access.WRITE, "pool"))
+            self.bindings.append(("pool", 0))
+
+    def _arg(self, name: str, binding: tuple[str, int], access: Access) -> None:
+        layout = self.graph.buffers[name].layout
+        assert layout is not None
+        self.arg_of[name] = len(self.args)
+        self.args.append(KernelArg(name, layout.bytes, access, binding[0]))
+        self.bindings.append(binding)
+
+    def _lx_top(self) -> int:
+        top = 0
+        for b in self.graph.buffers.values():
+            if b.placement == "lx" and b.layout is not None:
+                elements = 1
+                for n in b.local_size:
+                    elements *= n
+                top = max(top, b.address + elements * 128 // b.layout.elems_per_stick)
+        assert top <= LX_BYTES
+        return top
+
+    def _tensor(self, name: str) -> Tensor:
+        b = self.graph.buffers[name]
+        assert b.layout is not None
+        if b.placement == "lx":
+            return Tensor(name, b.layout.format, Space.LX, b.local_size, b.address)
+        if name in self.arg_of:
+            return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, 0, self.arg_of[name])
+        return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, b.address, self.pool)
+
+    def _access(self, node: Node, load: Load, coords: tuple[Coord, ...] | None) -> Operand | LinearOperand:
+        buffer = self.graph.buffers[load.buffer]
+        if coords is not None:
+            return Operand(self._tensor(load.buffer), coords)
+        assert buffer.layout is not None
+        offset = rewrite_index(node, load.index.shifted(buffer.offset))
+        return LinearOperand(self._tensor(load.buffer), offset, buffer.layout.stride_map)
+
+    def _op(self, node: Node) -> TileOp:
+        accesses = iter(node.accesses)
+        inputs: list[Input] = []
+        for value in node.inputs:
+            if isinstance(value, Const):
+                inputs.append(
+                    Immediate(
+                        value.value, "IEEE_FP32" if "float" in value.dtype or value.dtype == "bool" else "IEEE_INT32"
+                    )
+                )
+                continue
+            coords = next(accesses)
+            if value.buffer in self.scalar_of:
+                index = self.scalar_of[value.buffer]
+                inputs.append(LaunchScalar(index, "IEEE_FP32" if self.scalars[index][1] == "f" else "IEEE_INT32"))
+            else:
+                inputs.append(self._access(node, value, coords))
+        output = self._access(node, node.output, next(accesses))
+        return TileOp(
+            node.name,
+            node.op,
+            node.tiles,
+            tuple(inputs),
+            output,
+            node.reduced,
+            node.core_order,
+            node.constants,
+            node.origin,
+        )

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers the device with Inductor. Imported the first time something is compiled, never by ``import torch``.
+
+Inductor asks the device module for `Scheduling`, `PythonWrapperCodegen`, `CppWrapperCodegen` and `WrapperFxCodegen`;
+torch.spyre passes those names on to this module, and importing it registers everything.
+"""
+
+from __future__ import annotations
+
+from torch._dynamo.device_interface import register_interface_for_device
+from torch._inductor.codegen.common import register_backend_for_device, register_device_op_overrides
+
+from torch_spyre._inductor import config, lowering
+from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
+from torch_spyre._inductor.interface import SpyreInterface
+from torch_spyre.constants import DEVICE_NAME
+
+Scheduling = SpyreScheduling
+PythonWrapperCodegen = SpyreWrapperCodegen
+# None: with all of them present Inductor would register the device again and drop our custom config.
+CppWrapperCodegen = None
+WrapperFxCodegen = None
+
+
+def _register() -> None:
+    register_backend_for_device(
+        DEVICE_NAME,
+        SpyreScheduling,
+        SpyreWrapperCodegen,
+        device_custom_config=config,
+    )
+    register_interface_for_device(DEVICE_NAME, SpyreInterface)
+    register_device_op_overrides(DEVICE_NAME, SpyreDeviceOpOverrides())
+    lowering.register()
+
+
+_register()

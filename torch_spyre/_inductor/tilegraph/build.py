@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inductor's realised buffers -> TileGraph.
+
+Each buffer's body is traced symbolically into an expression; every operation of it becomes one node, so that a node
+is one device operation with tensor operands. Equal expressions over equal accesses are computed once, whether
+Inductor realised them or inlined them twice. Intermediates are contiguous temporaries over the dims they depend on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import ir
+from torch._inductor.ops_handler import DefaultHandler
+from torch._inductor.virtualized import V
+
+from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Value
+from torch_spyre._inductor.tilegraph.index import Index, from_sympy
+from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ktir.tileops import Term
+
+# Inductor's scalar op -> opfunc. Casts, constants and loads are handled apart.
+POINTWISE = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "truediv": "realdiv",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "neg": "neg",
+    "abs": "abs",
+    "relu": "relufwd",
+    "exp": "exp",
+    "log": "log",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "reciprocal": "reciprocal",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "floor": "floor",
+    "where": "where3",
+}
+COMPARE = {
+    "eq": "equal",
+    "ne": "notequal",
+    "gt": "greaterthan",
+    "ge": "greaterequal",
+    "lt": "lesserthan",
+    "le": "lesserequal",
+}
+REDUCTIONS = {"sum": "sum", "max": "max", "min": "min"}
+_SIXTEEN_BIT = ("float16", "bfloat16", "bool")
+
+
+# (dtype, size, stride, is a launch scalar)
+Outside = tuple[torch.dtype, Sequence[Any], Sequence[Any], bool]
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A traced scalar: ``op`` is load, const or an opfunc."""
+
+    op: str
+    dtype: str
+    args: tuple[Expr, ...] = ()
+    leaf: Value | None = None
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class Tracer(DefaultHandler):
+    """Ops handler that records one buffer's body as an expression over loads."""
+
+    def __init__(self, builder: Builder, sizes: dict[str, int], reading: str) -> None:
+        self.builder = builder
+        self.sizes = sizes
+        self.reading = reading
+        self.stored: tuple[Index, Expr] | None = None
+
+    def load(self, name: str, index: sympy.Expr) -> Expr:
+        buffer = self.builder.buffer(name)
+        return Expr("load", buffer.dtype, leaf=Load(buffer.name, from_sympy(index, self.sizes)))
+
+    def constant(self, value: bool | float | int, dtype: torch.dtype) -> Expr:
+        return Expr("const", dtype_name(dtype), leaf=Const(value, dtype_name(dtype)))
+
+    def to_dtype(self, x: Expr, dtype: torch.dtype, src_dtype: Any = None, use_compute_types: bool = True) -> Expr:
+        return self.builder.cast(x, dtype_name(dtype))
+
+    def reduction(self, dtype: torch.dtype, src_dtype: torch.dtype, reduction_type: str, value: Any) -> Expr:
+        if reduction_type == "dot" and value.op == "dot":
+            return Expr("batchmatmul", dtype_name(dtype), value.args)
+        if reduction_type not in REDUCTIONS or not isinstance(value, Expr):
+            raise UnsupportedOp(f"reduction {reduction_type} in {self.reading} has no device operation yet")
+        return Expr(REDUCTIONS[reduction_type], dtype_name(dtype), (value,))
+
+    def dot(self, x: Expr, y: Expr) -> Expr:
+        return Expr("dot", x.dtype, (x, y))
+
+    def store(self, name: str, index: sympy.Expr, value: Expr, mode: Any = None) -> None:
+        if mode is not None:
+            raise UnsupportedOp(f"store mode {mode} in {self.reading} has no device operation yet")
+        self.stored = (from_sympy(index, self.sizes), value)
+
+    def store_reduction(self, name: str, index: sympy.Expr, value: Expr) -> None:
+        self.stored = (from_sympy(index, self.sizes), value)
+
+    def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expr:
+        if name == "square":
+            return Expr("mul", args[0].dtype, (args[0], args[0]))
+        if name in POINTWISE and not kwargs:
+            values = args[1:] if name == "where" else args
+            return Expr(POINTWISE[name], values[0].dtype, tuple(args))
+        if name in COMPARE:
+            return Expr(COMPARE[name], "bool", tuple(args))
+        raise UnsupportedOp(
+            f"{name} in {self.reading} has no device operation yet; run it on the host: move the tensor with .cpu() first"
+        )
+
+
+class Builder:
+    """Collects nodes; `graph()` returns the result."""
+
+    def __init__(self, name: str, resolve: Callable[[str], Outside]) -> None:
+        self.name = name
+        self.resolve = resolve  # describes a buffer that this graph reads but does not compute
+        self.buffers: dict[str, Buffer] = {}
+        self.nodes: list[Node] = []
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+        self.alias: dict[str, str] = {}
+        self.version: dict[str, int] = {}
+        self.seen: dict[tuple[Any, ...], Load] = {}
+
+    # Buffers
+
+    def buffer(self, name: str) -> Buffer:
+        """A buffer by Inductor's name; one that is not computed here becomes an input."""
+        name = self.alias.get(name, name)
+        if name not in self.buffers:
+            dtype, size, stride, scalar = self.resolve(name)
+            kind = "scalar" if scalar else "input"
+            self.buffers[name] = Buffer(name, dtype_name(dtype), _ints(size), _ints(stride), kind)
+            self.inputs.append(name)
+        return self.buffers[name]
+
+    def temp(self, dims: Sequence[tuple[str, int]], dtype: str) -> Load:
+        size = tuple(s for _, s in dims)
+        strides = _contiguous(size)
+        name = f"t{len(self.buffers)}"
+        self.buffers[name] = Buffer(name, dtype, size, strides)
+        return Load(name, Index(tuple(Term(d, s) for (d, n), s in zip(dims, strides, strict=True) if n > 1)))
+
+    # Operations
+
+    def add_computed(self, buf: ir.ComputedBuffer) -> None:
+        """One realised buffer: traces its body and adds its nodes."""
+        data = buf.data
+        if not isinstance(data, (ir.Pointwise, ir.Reduction)) or isinstance(data, ir.Scatter):
+            raise UnsupportedOp(f"{type(data).__name__} buffer {buf.get_name()} has no device operation yet")
+        buf.decide_layout()
+        ranges = _ints(data.ranges)
+        rranges = _ints(data.get_reduction_size())
+        dims = [(f"d{i}", n) for i, n in enumerate(ranges)]
+        rdims = [(f"r{i}", n) for i, n in enumerate(rranges)]
+        names = [sympy.Symbol(n, integer=True, nonnegative=True) for n, _ in dims + rdims]
+        tracer = Tracer(self, dict(dims + rdims), buf.get_name())
+        index, rindex = names[: len(dims)], names[len(dims) :]
+        with V.set_ops_handler(tracer):
+            store = buf.get_store_function()
+            if rindex or isinstance(data, ir.Reduction):
+                store(index, rindex)
+            else:
+                store(index)
+        assert tracer.stored is not None
+        out_index, expr = tracer.stored
+        origin = _origin(buf)
+        target = self._target(buf)
+        if isinstance(data, ir.Reduction):
+            self._add_reduction(expr, dims, rdims, Load(target, out_index), origin)
+        else:
+            self._add_root(expr, dims, Load(target, out_index), origin)
+        if isinstance(buf.layout, ir.MutationLayoutSHOULDREMOVE):
+            self.version[target] = self.version.get(target, 0) + 1
+            self.alias[buf.get_name()] = target
+
+    def _target(self, buf: ir.ComputedBuffer) -> str:
+        """Name of the buffer that buf's store writes: its own, or the one it mutates."""
+        layout = buf.layout
+        if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+            return self.buffer(layout.get_buffer().get_name()).name
+        fixed = layout.as_fixed()
+        name = buf.get_name()
+        self.buffers[name] = Buffer(name, dtype_name(buf.get_dtype()), _ints(fixed.size), _ints(fixed.stride))
+        return name
+
+    def _add_root(self, expr: Expr, dims: list[tuple[str, int]], output: Load, origin: str) -> None:
+        live = tuple(d for d in dims if d[1] > 1)
+        dtype = self.buffers[output.buffer].dtype
+        if expr.dtype != dtype:
+            expr = self.cast(expr, dtype)
+        if expr.op in ("load", "const"):
+            assert expr.leaf is not None
+            self._node("identity", live, (expr.leaf,), output, origin=origin)
+            return
+        inputs = tuple(self._operand(a, live, origin) for a in expr.args)
+        self._node(expr.op, live, inputs, output, origin=origin)
+        self._remember(expr.op, live, inputs, output)
+
+    def _add_reduction(
+        self, expr: Expr, dims: list[tuple[str, int]], rdims: list[tuple[str, int]], output: Load, origin: str
+    ) -> None:
+        dtype = self.buffers[output.buffer].dtype
+        if expr.dtype != dtype:
+            raise UnsupportedOp(f"reduction of {expr.dtype} into {dtype} ({origin})")
+        if expr.op == "batchmatmul":
+            names = [f"b{i}" for i in range(len(dims) - 2)] + ["m", "n", "k"]
+            rename = {old: new for (old, _), new in zip(dims + rdims, names, strict=True)}
+            loads = []
+            for arg in expr.args:
+                leaf = self._operand(arg, tuple(dims + rdims), origin)
+                assert isinstance(leaf, Load)
+                loads.append(Load(leaf.buffer, leaf.index.rename(rename)))
+            sizes = tuple((rename[d], n) for d, n in dims + rdims)
+            out = Load(output.buffer, output.index.rename(rename))
+            self._node("batchmatmul", sizes, tuple(loads), out, reduced=("k",), origin=origin)
+            return
+        live = tuple(d for d in dims + rdims if d[1] > 1)
+        value = self._operand(expr.args[0], live, origin)
+        reduced = tuple(d for d, n in rdims if n > 1)
+        op = expr.op if reduced else "identity"
+        self._node(op, live, (value,), output, reduced=reduced, origin=origin)
+
+    def _operand(self, expr: Expr, dims: tuple[tuple[str, int], ...], origin: str) -> Value:
+        """The value of expr as an operand, computing it into a temporary if it is not one already."""
+        if expr.op in ("load", "const"):
+            assert expr.leaf is not None
+            return expr.leaf
+        inputs = tuple(self._operand(a, dims, origin) for a in expr.args)
+        used = {d for v in inputs if isinstance(v, Load) for d in v.index.dims}
+        live = tuple(d for d in dims if d[0] in used)
+        known = self._recall(expr.op, live, inputs)
+        if known is not None:
+            return known
+        output = self.temp(live, expr.dtype)
+        self._node(expr.op, live, inputs, output, origin=origin)
+        self._remember(expr.op, live, inputs, output)
+        return output
+
+    def cast(self, x: Expr, dtype: str) -> Expr:
+        """x in another dtype; a dtype stored in the same device format is a new name for the same value."""
+        if x.dtype == dtype:
+            return x
+        if x.op == "const":
+            assert isinstance(x.leaf, Const)
+            value = x.leaf.value
+            value = bool(value) if dtype == "bool" else float(value) if "float" in dtype else int(value)
+            return Expr("const", dtype, leaf=Const(value, dtype))
+        if x.dtype in _SIXTEEN_BIT and dtype == "float32":
+            return Expr("dl16tofp32", dtype, (x,))
+        if x.dtype == "float32" and dtype in ("float16", "bfloat16"):
+            return Expr("fp32todl16", dtype, (x,))
+        if dtype == "bool":
+            return Expr("notequal", dtype, (x, Expr("const", x.dtype, leaf=Const(0, x.dtype))))
+        if x.dtype in _SIXTEEN_BIT and dtype in _SIXTEEN_BIT:
+            return Expr("identity", dtype, (x,))
+        raise UnsupportedOp(f"conversion of {x.dtype} to {dtype} has no device operation yet")
+
+    # Nodes and common subexpressions
+
+    def _node(
+        self,
+        op: str,
+        dims: tuple[tuple[str, int], ...],
+        inputs: tuple[Value, ...],
+        output: Load,
+        reduced: tuple[str, ...] = (),
+        origin: str = "",
+    ) -> None:
+        self.nodes.append(Node(f"n{len(self.nodes)}_{op}", op, dims, inputs, output, reduced, origin=origin))
+
+    def _key(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...]) -> tuple[Any, ...]:
+        rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
+        canonical = tuple(
+            (v.buffer, self.version.get(v.buffer, 0), v.index.rename(rename)) if isinstance(v, Load) else v
+            for v in inputs
+        )
+        return op, tuple(n for _, n in dims), canonical
+
+    def _remember(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...], output: Load) -> None:
+        rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
+        self.seen.setdefault(self._key(op, dims, inputs), Load(output.buffer, output.index.rename(rename)))
+
+    def _recall(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...]) -> Load | None:
+        known = self.seen.get(self._key(op, dims, inputs))
+        if known is None:
+            return None
+        return Load(known.buffer, known.index.rename({f"x{i}": d for i, (d, _) in enumerate(dims)}))
+
+    def returned(self, value: ir.IRNode) -> str:
+        """Name of the buffer behind a result; remembers the view of it that callers get."""
+        name = self.alias.get(value.get_name(), value.get_name())
+        layout = value.get_layout()
+        seen = (_ints(layout.size), _ints(layout.stride))
+        buffer = self.buffers[name]
+        if layout.offset != 0:
+            raise UnsupportedOp(f"result {name} starts {layout.offset} elements into its buffer")
+        if seen != (buffer.size, buffer.stride):
+            buffer.returned_as = seen
+        return name
+
+    def graph(self, outputs: Iterable[str]) -> Graph:
+        """Finishes: marks outputs, drops what nobody reads."""
+        self.outputs = [self.alias.get(name, name) for name in outputs]
+        for name in self.outputs:
+            if self.buffers[name].kind == "temp":
+                self.buffers[name].kind = "output"
+        needed = {n for n, b in self.buffers.items() if b.kind in ("output", "input")}
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            if node.output.buffer in needed:
+                kept.append(node)
+                needed.update(load.buffer for load in node.loads())
+        buffers = {n: b for n, b in self.buffers.items() if n in needed}
+        inputs = [n for n in self.inputs if n in buffers]
+        return Graph(self.name, buffers, kept[::-1], inputs, self.outputs)
+
+
+def _origin(buf: ir.ComputedBuffer) -> str:
+    """aten ops and the user's line, for messages and dumps."""
+    nodes = sorted(buf.get_origins(), key=lambda n: n.name)
+    ops = ", ".join(dict.fromkeys(str(n.target) for n in nodes if n.op == "call_function"))
+    for node in nodes:
+        trace = node.meta.get("stack_trace") or ""
+        lines = [line.strip() for line in trace.strip().splitlines() if line.strip().startswith("File ")]
+        if lines:
+            return f"{ops} at {lines[-1].removeprefix('File ')}"
+    return ops
+
+
+def _ints(values: Iterable[Any]) -> tuple[int, ...]:
+    result = []
+    for v in values:
+        if not isinstance(v, (int, sympy.Integer)):
+            raise UnsupportedOp(f"symbolic size {v}: compile with dynamic=False, dynamic shapes are not supported yet")
+        result.append(int(v))
+    return tuple(result)
+
+
+def _contiguous(size: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for n in reversed(size):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers, nodes and accesses of a TileGraph.
+
+A graph as built knows nothing of layouts: a buffer has its host size and stride, an access is a linear host offset.
+It is what a compiled artefact stores (`to_json`). Planning copies it and fills the fields marked *planned*.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_spyre._inductor.tilegraph.index import Index
+from torch_spyre.ktir.tileops import Coord, Dim, Term
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A SpyreTensorLayout as plain data: what planning needs, hashable and printable."""
+
+    device_size: tuple[int, ...]
+    stride_map: tuple[int, ...]
+    format: str
+
+    @property
+    def elems_per_stick(self) -> int:
+        return self.device_size[-1]
+
+    @property
+    def bytes(self) -> int:
+        total = 128
+        for n in self.device_size[:-1]:
+            total *= n
+        return total
+
+    def axes(self) -> list[tuple[int, int]]:
+        return list(zip(self.stride_map, self.device_size, strict=True))
+
+    def __str__(self) -> str:
+        return f"{list(self.device_size)}/{list(self.stride_map)} {self.format}"
+
+
+@dataclass
+class Buffer:
+    """A host-shaped tensor. `kind`: input, output, temp, or scalar (a launch scalar)."""
+
+    name: str
+    dtype: str  # name in torch, e.g. float16
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    kind: str = "temp"
+    returned_as: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # (size, stride) callers see, if not the above
+    # planned
+    offset: int = 0  # storage offset of an input, in host elements
+    layout: Layout | None = None
+    placement: str = "memory"  # memory, lx
+    address: int = 0  # byte offset in the pool, or LX address
+    local_size: tuple[int, ...] = ()  # device_size of one core's slice, for LX buffers
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for s in self.size:
+            n *= s
+        return n
+
+
+@dataclass(frozen=True)
+class Load:
+    """An operand read from (or written to) a buffer at a linear host offset."""
+
+    buffer: str
+    index: Index
+
+
+@dataclass(frozen=True)
+class Const:
+    value: float | int
+    dtype: str
+
+
+Value = Load | Const
+
+
+@dataclass
+class Node:
+    """One device operation. `op` is an opfunc name; `dims` are (name, size), outer to inner; matmul ends in m, n, k."""
+
+    name: str
+    op: str
+    dims: tuple[tuple[str, int], ...]
+    inputs: tuple[Value, ...]
+    output: Load
+    reduced: tuple[str, ...] = ()
+    constants: dict[str, float] = field(default_factory=dict)
+    origin: str = ""
+    # planned
+    tiles: tuple[Dim, ...] = ()  # refined dims with their split
+    core_order: tuple[str, ...] = ()
+    accesses: tuple[
+        tuple[Coord, ...] | None, ...
+    ] = ()  # device coordinates: inputs, then output; None: does not separate
+    notes: list[str] = field(default_factory=list)
+
+    def sizes(self) -> dict[str, int]:
+        return dict(self.dims)
+
+    def loads(self) -> Iterator[Load]:
+        return (v for v in self.inputs if isinstance(v, Load))
+
+
+@dataclass
+class Graph:
+    """Nodes in execution order. `inputs` and `outputs` name buffers in call order."""
+
+    name: str
+    buffers: dict[str, Buffer]
+    nodes: list[Node]
+    inputs: list[str]
+    outputs: list[str]
+
+    def to_json(self) -> str:
+        return json.dumps(_encode(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Graph:
+        graph = _decode(json.loads(text))
+        assert isinstance(graph, Graph)
+        return graph
+
+    def consumers(self) -> dict[str, list[Node]]:
+        users: dict[str, list[Node]] = {name: [] for name in self.buffers}
+        for node in self.nodes:
+            for name in dict.fromkeys(load.buffer for load in node.loads()):
+                users[name].append(node)
+        return users
+
+    def text(self) -> str:
+        """One line per buffer and node, for dumps."""
+        lines = [f"graph {self.name}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]
+        for b in self.buffers.values():
+            where = f" {b.placement}+0x{b.address:x}" if b.layout else ""
+            lines.append(
+                f"  {b.kind} {b.name}: {b.dtype}{list(b.size)} stride {list(b.stride)} {b.layout or ''}{where}"
+            )
+        for n in self.nodes:
+            lines += [f"  {line}" for line in node_text(n)]
+        return "\n".join(lines) + "\n"
+
+
+def node_text(node: Node) -> list[str]:
+    dims = ", ".join(f"{d}:{s}" for d, s in node.dims)
+    args = ", ".join(
+        f"{v.buffer}[{index_text(v.index)}]" if isinstance(v, Load) else repr(v.value) for v in node.inputs
+    )
+    lines = [f"{node.name}: {node.output.buffer}[{index_text(node.output.index)}] = {node.op}({args}) over {dims}"]
+    if node.reduced:
+        lines.append(f"  reduces {', '.join(node.reduced)}")
+    if node.tiles:
+        split = ", ".join(f"{d.name}:{d.size}/{d.slices}" for d in node.tiles)
+        lines.append(f"  split {split}; cores by {', '.join(node.core_order) or 'one'}")
+    values = [v for v in node.inputs if isinstance(v, Load)] + [node.output]
+    for value, coords in zip(values, node.accesses, strict=False):
+        shown = "[" + ", ".join(coord_text(c) for c in coords) + "]" if coords is not None else "by linear offset"
+        lines.append(f"  {value.buffer} at {shown}")
+    if node.origin:
+        lines.append(f"  from {node.origin}")
+    return lines + [f"  note: {note}" for note in node.notes]
+
+
+def term_text(t: Term) -> str:
+    text = t.dim
+    if t.div > 1:
+        text += f"//{t.div}"
+    if t.mod:
+        text += f"%{t.mod}"
+    return text if t.scale == 1 else f"{t.scale}*({text})" if t.div > 1 or t.mod else f"{t.scale}*{text}"
+
+
+def coord_text(c: Coord | Index) -> str:
+    parts = [term_text(t) for t in c.terms]
+    if c.const or not parts:
+        parts.append(str(c.const))
+    return "+".join(parts)
+
+
+index_text = coord_text
+
+_CLASSES: dict[str, type] = {c.__name__: c for c in (Graph, Buffer, Node, Load, Const, Index, Layout, Term, Coord, Dim)}
+
+
+def _encode(value: Any) -> Any:
+    if type(value).__name__ in _CLASSES:
+        return {"_": type(value).__name__, **{k: _encode(v) for k, v in vars(value).items()}}
+    if isinstance(value, (list, tuple)):
+        return [_encode(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _encode(v) for k, v in value.items()}
+    return value
+
+
+def _decode(value: Any) -> Any:
+    """Inverse of `_encode`. Sequences come back as tuples except where a class declares a list."""
+    if isinstance(value, dict) and "_" in value:
+        cls = _CLASSES[value["_"]]
+        fields = {k: _decode(v) for k, v in value.items() if k != "_"}
+        for k in ("nodes", "inputs", "outputs", "notes"):
+            if cls in (Graph, Node) and k in fields and not (cls is Node and k == "inputs"):
+                fields[k] = list(fields[k])
+        return cls(**fields)
+    if isinstance(value, dict):
+        return {k: _decode(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return tuple(_decode(v) for v in value)
+    return value

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// c10::DeviceAllocator over the card's own allocator. Nothing is cached here: the card allocates in well under a
+// microsecond, and memory returns to it when the storage's reference count drops to zero.
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <array>
+#include <mutex>
+
+#include "device.h"
+#include "errors.h"
+#include "storage.h"
+
+namespace spyre {
+namespace {
+
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::CachingDeviceAllocator::DeviceStats;
+
+constexpr uint64_t kTokenBase = 0x40CA000000000000;  // not canonical on any 48-bit or 57-bit machine
+constexpr int kTokenDeviceShift = 40;
+
+void* token_of(const StorageRecord& r) {
+  return reinterpret_cast<void*>(kTokenBase | static_cast<uint64_t>(r.device) << kTokenDeviceShift | r.address);
+}
+
+constexpr auto kAggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+struct DeviceState {
+  std::mutex mutex;
+  DeviceStats stats;
+
+  void add(uint64_t bytes, uint64_t requested) {
+    std::lock_guard lock(mutex);
+    for (auto* s : {&stats.allocation, &stats.active, &stats.segment}) (*s)[kAggregate].increase(1);
+    for (auto* s : {&stats.allocated_bytes, &stats.active_bytes, &stats.reserved_bytes})
+      (*s)[kAggregate].increase(bytes);
+    stats.requested_bytes[kAggregate].increase(requested);
+    ++stats.num_device_alloc;
+  }
+  void remove(uint64_t bytes, uint64_t requested) {
+    std::lock_guard lock(mutex);
+    for (auto* s : {&stats.allocation, &stats.active, &stats.segment}) (*s)[kAggregate].decrease(1);
+    for (auto* s : {&stats.allocated_bytes, &stats.active_bytes, &stats.reserved_bytes})
+      (*s)[kAggregate].decrease(bytes);
+    stats.requested_bytes[kAggregate].decrease(requested);
+    ++stats.num_device_free;
+  }
+};
+
+DeviceState& state_of(c10::DeviceIndex index) {
+  static auto* states = new std::array<DeviceState, 64>;
+  return (*states)[index];
+}
+
+uint64_t whole_sticks(uint64_t bytes) { return (bytes + kStickBytes - 1) / kStickBytes * kStickBytes; }
+
+void report(const StorageRecord& r, int64_t change) {
+  const auto& stats = state_of(r.device).stats;
+  const auto total = stats.allocated_bytes[kAggregate].current;
+  c10::reportMemoryUsageToProfiler(token_of(r), change, total, total, spyre_device(r.device));
+}
+
+void delete_record(void* context) {
+  std::unique_ptr<StorageRecord> r(static_cast<StorageRecord*>(context));
+  if (r->bytes == 0 || in_bad_fork()) return;
+  card_of(r->device).free(r->address);
+  state_of(r->device).remove(r->bytes, r->bytes);
+  report(*r, -static_cast<int64_t>(r->bytes));
+}
+
+[[noreturn]] void out_of_memory(c10::DeviceIndex device, uint64_t bytes, const card::Error& error) {
+  ++state_of(device).stats.num_ooms;
+  const auto& card = card_of(device);
+  const uint64_t total = card.total_bytes(), used = card.allocated_bytes();
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "spyre:", static_cast<int>(device), " out of memory: tried to allocate ",
+                   bytes, " bytes; ", total - used, " of ", total, " bytes are free. ", error.what());
+}
+
+struct SpyreAllocator final : c10::DeviceAllocator {
+  /// Storage without a tensor: plain host bytes.
+  c10::DataPtr allocate(size_t n) override {
+    return spyre::allocate(current_device(), n, nullptr, c10::ScalarType::Byte, {static_cast<int64_t>(n)}, {1});
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void*, const void*, std::size_t) const override {
+    raise("UnsupportedOp", "spyre storages cannot be copied by address; copy a tensor on them");
+  }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    auto& state = state_of(resolve_device(device));
+    std::lock_guard lock(state.mutex);
+    return state.stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    for_each_stat(device, [](Stat& s) { s.reset_accumulated(); });
+  }
+  void resetPeakStats(c10::DeviceIndex device) override {
+    for_each_stat(device, [](Stat& s) { s.reset_peak(); });
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    const auto& card = card_of(resolve_device(device));
+    return {card.total_bytes() - card.allocated_bytes(), card.total_bytes()};
+  }
+
+ private:
+  template <typename F>
+  void for_each_stat(c10::DeviceIndex device, F f) {
+    auto& state = state_of(resolve_device(device));
+    std::lock_guard lock(state.mutex);
+    auto& s = state.stats;
+    for (auto* array : {&s.allocation, &s.active, &s.segment, &s.allocated_bytes, &s.active_bytes, &s.reserved_bytes,
+                        &s.requested_bytes}) {
+      f((*array)[kAggregate]);
+    }
+  }
+};
+
+SpyreAllocator& the_allocator() {
+  static auto* instance = new SpyreAllocator;
+  return *instance;
+}
+
+const bool registered = [] {
+  c10::SetAllocator(c10::DeviceType::PrivateUse1, &the_allocator());
+  return true;
+}();
+
+}  // namespace
+
+c10::Allocator* allocator() { return &the_allocator(); }
+c10::DeviceAllocator* device_allocator() { return &the_allocator(); }
+
+c10::DataPtr allocate(c10::DeviceIndex device, uint64_t bytes, LayoutPtr layout, c10::ScalarType dtype,
+                      c10::IntArrayRef size, c10::IntArrayRef stride) {
+  auto r = std::make_unique<StorageRecord>();
+  r->device = device;
+  r->layout = layout;
+  r->host_dtype = dtype;
+  r->dma_sizes = size.vec();
+  r->dma_strides = stride.vec();
+  void* token = nullptr;
+  if (bytes > 0) {
+    auto& card = card_of(device);
+    const uint64_t rounded = whole_sticks(bytes);
+    try {
+      r->address = card.allocate(rounded);
+    } catch (const card::Error& e) {
+      if (e.kind() == "OutOfMemory") out_of_memory(device, rounded, e);
+      raise(e);
+    }
+    r->bytes = rounded;
+    state_of(device).add(rounded, rounded);
+    report(*r, static_cast<int64_t>(rounded));
+    token = token_of(*r);
+  }
+  return c10::DataPtr(token, r.release(), &delete_record, spyre_device(device));
+}
+
+StorageRecord& record_of(const c10::DataPtr& ptr) {
+  TORCH_CHECK(ptr.get_deleter() == &delete_record, "not a storage of the spyre device");
+  return *static_cast<StorageRecord*>(ptr.get_context());
+}
+
+}  // namespace spyre

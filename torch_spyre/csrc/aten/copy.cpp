@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies between host and card, scalar reads and fills. A copy from spyre to spyre is a kernel like any other op and
+// goes to the eager compiler.
+#include "copy.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/library.h>
+
+#include "device.h"
+#include "dma.h"
+#include "eager.h"
+#include "errors.h"
+#include "factory.h"
+#include "storage.h"
+
+namespace spyre {
+namespace {
+
+/// uint8 on a storage of plain bytes or of another dtype: the tensor means the host bytes (torch.save, torch.load,
+/// storage copies).
+bool speaks_bytes(const at::Tensor& t) {
+  const auto& r = raw_record_of(t);
+  return t.scalar_type() == at::kByte && (r.layout == nullptr || r.host_dtype != at::kByte);
+}
+
+at::Tensor byte_view(const at::Tensor& bytes, const at::Tensor& like) {
+  return bytes.as_strided(like.sizes(), like.strides(), like.storage_offset());
+}
+
+void copy_in(const at::Tensor& host, const at::Tensor& dst) {
+  at::assert_no_internal_overlap(dst);
+  if (speaks_bytes(dst)) {
+    auto bytes = read_host_bytes(dst.storage());
+    byte_view(bytes, dst).copy_(host);
+    write_host_bytes(dst.storage(), bytes);
+    return;
+  }
+  const auto& record = record_of(dst);
+  auto source = host.resolve_conj().resolve_neg();
+  if (!dma_converts(source.scalar_type(), dst.scalar_type())) source = source.to(dst.scalar_type());
+  dma_in(source.const_data_ptr(), source.scalar_type(), source.strides(), record, dst.sizes(), dst.strides(),
+         dst.storage_offset());
+}
+
+void copy_out(const at::Tensor& src, const at::Tensor& host) {
+  at::assert_no_internal_overlap(host);
+  if (speaks_bytes(src)) {
+    host.copy_(byte_view(read_host_bytes(src.storage()), src));
+    return;
+  }
+  const auto& record = record_of(src);
+  const bool direct = dma_converts(src.scalar_type(), host.scalar_type()) && !host.is_neg() && !host.is_conj();
+  auto target = direct ? host : at::empty(src.sizes(), at::TensorOptions().dtype(src.scalar_type()));
+  dma_out(record, src.sizes(), src.strides(), src.storage_offset(), target.data_ptr(), target.scalar_type(),
+          target.strides());
+  if (!direct) host.copy_(target);
+}
+
+void copy_on_device(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_copy_from", "");
+  at::assert_no_internal_overlap(dst);
+  torch::jit::Stack stack{src, dst, non_blocking};
+  run_eager(op, &stack);
+}
+
+bool same_view(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  if (dst.is_privateuseone()) {
+    resize(dst, self.sizes(), std::nullopt);
+  } else {
+    dst.resize_(self.sizes());
+  }
+  return copy_from(self, dst, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  auto host = at::empty({}, at::TensorOptions().dtype(self.scalar_type()));
+  copy_out(self.as_strided({}, {}, self.storage_offset()), host);
+  return at::_local_scalar_dense(host);
+}
+
+at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
+  if (self.numel() == 0) return self;
+  copy_in(at::scalar_tensor(value, at::TensorOptions().dtype(self.scalar_type())).expand(self.sizes()), self);
+  return self;
+}
+
+at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
+  TORCH_CHECK(value.dim() == 0, "fill_ only supports a 0-dimensional value tensor but got one with ", value.dim(),
+              " dimensions.");
+  copy_from(value, self, false);
+  return self;
+}
+
+at::Tensor& zero(at::Tensor& self) { return fill_scalar(self, 0); }
+
+}  // namespace
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
+  if (dst.numel() == 0 || same_view(self, dst)) return dst;
+  const auto src = self.sizes() == dst.sizes() ? self : self.expand(dst.sizes());
+  const bool from_spyre = src.is_privateuseone(), to_spyre = dst.is_privateuseone();
+  if (!from_spyre && to_spyre) {
+    copy_in(src.is_cpu() ? src : src.cpu(), dst);
+  } else if (from_spyre && !to_spyre) {
+    if (dst.is_cpu()) {
+      copy_out(src, dst);
+    } else {
+      dst.copy_(src.cpu());
+    }
+  } else if (src.device() == dst.device() && !speaks_bytes(src) && !speaks_bytes(dst)) {
+    copy_on_device(src, dst, non_blocking);
+  } else {
+    auto host = at::empty(src.sizes(), at::TensorOptions().dtype(src.scalar_type()));
+    copy_out(src, host);
+    copy_in(host, dst);
+  }
+  return dst;
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+  m.impl("fill_.Scalar", TORCH_FN(fill_scalar));
+  m.impl("fill_.Tensor", TORCH_FN(fill_tensor));
+  m.impl("zero_", TORCH_FN(zero));
+}
+
+}  // namespace spyre

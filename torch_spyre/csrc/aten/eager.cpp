@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "eager.h"
+
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+#include <bit>
+#include <mutex>
+#include <shared_mutex>
+
+#include "device.h"
+#include "errors.h"
+#include "python_objects.h"
+
+namespace torch::jit {
+// Exported by libtorch_python; the header that declares them costs more than all of this file.
+TORCH_PYTHON_API pybind11::object toPyObject(c10::IValue value);
+TORCH_PYTHON_API c10::IValue toIValue(pybind11::handle object, const c10::TypePtr& type, std::optional<int32_t> n);
+}  // namespace torch::jit
+
+namespace spyre {
+namespace {
+
+namespace py = pybind11;
+using torch::jit::Stack;
+
+std::shared_mutex cache_mutex;
+PlanMap<EagerPlan>& cache() {
+  static auto* map = new PlanMap<EagerPlan>;
+  return *map;
+}
+PyObject* compiler = nullptr;  // owned
+
+enum Tag : int64_t {
+  kNone = 16,
+  kUndefined,
+  kInt,
+  kDouble,
+  kBool,
+  kString,
+  kDevice,
+  kList,
+};
+
+/// Everything about one call that the cache and the launch need, gathered in one pass over its arguments.
+struct Call {
+  Key key;
+  c10::SmallVector<const at::Tensor*, 8> tensors;
+  c10::DeviceIndex device = -1;
+  const at::Tensor* foreign = nullptr;  // a tensor that is neither on spyre nor a CPU scalar
+  bool cacheable = true;
+
+  void add(const c10::IValue& v);
+  void add_tensor(const at::Tensor& t);
+};
+
+void Call::add_tensor(const at::Tensor& t) {
+  if (!t.defined()) return key.add(kUndefined);
+  tensors.push_back(&t);
+  if (t.is_privateuseone()) {
+    const auto index = t.device().index();
+    if (device == -1) device = index;
+    if (index != device) foreign = &t;
+    key.add_tensor(t);
+  } else if (t.is_cpu() && t.dim() == 0) {
+    key.add_scalar_tensor(t);
+  } else {
+    foreign = &t;
+  }
+}
+
+void Call::add(const c10::IValue& v) {
+  if (v.isTensor()) return add_tensor(v.toTensor());
+  if (v.isNone()) return key.add(kNone);
+  if (v.isInt()) return key.add(kInt), key.add(v.toInt());
+  if (v.isDouble()) return key.add(kDouble), key.add(std::bit_cast<int64_t>(v.toDouble()));
+  if (v.isBool()) return key.add(kBool), key.add(v.toBool());
+  if (v.isDevice()) {
+    const auto d = v.toDevice();
+    return key.add(kDevice), key.add(static_cast<int64_t>(d.type()) << 8 | static_cast<uint8_t>(d.index()));
+  }
+  if (v.isString()) {
+    const auto& text = v.toStringRef();
+    key.add(kString), key.add(static_cast<int64_t>(text.size()));
+    for (char c : text) key.add(c);
+    return;
+  }
+  if (v.isList()) {
+    const auto items = v.toListRef();
+    key.add(kList), key.add(static_cast<int64_t>(items.size()));
+    for (const auto& item : items) add(item);
+    return;
+  }
+  if (v.isSymInt()) return key.add(kInt), key.add(v.toSymInt().guard_int(__FILE__, __LINE__));
+  // A generator, a complex number, a custom class: the compiler decides each time.
+  cacheable = false;
+}
+
+std::string op_name(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+[[noreturn]] void mixed_devices(const c10::OperatorHandle& op, const Call& call) {
+  TORCH_CHECK(false, op_name(op),
+              ": expected all tensors to be on the same device, but found at least two devices, spyre:",
+              static_cast<int>(call.device), " and ", call.foreign->device(), "! Move them with .to(device)");
+}
+
+std::shared_ptr<const EagerPlan> find(const Call& call) {
+  std::shared_lock lock(cache_mutex);
+  const auto it = cache().find(call.key.words());
+  return it == cache().end() ? nullptr : it->second;
+}
+
+py::object python_op(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  const auto colon = name.name.find("::");
+  const auto overload = name.overload_name.empty() ? std::string("default") : name.overload_name;
+  return py::module_::import("torch")
+      .attr("ops")
+      .attr(name.name.substr(0, colon).c_str())
+      .attr(name.name.substr(colon + 2).c_str())
+      .attr(overload.c_str());
+}
+
+/// Enumerations travel as integers in an IValue; the schema says which are meant.
+py::object python_value(const c10::Argument& argument, const c10::IValue& value) {
+  if (value.isInt()) {
+    auto type = argument.real_type();
+    if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+    const auto code = value.toInt();
+    if (type->kind() == c10::TypeKind::ScalarTypeType) return py::cast(static_cast<at::ScalarType>(code));
+    if (type->kind() == c10::TypeKind::LayoutType) return py::cast(static_cast<at::Layout>(code));
+    if (type->kind() == c10::TypeKind::MemoryFormatType) return py::cast(static_cast<at::MemoryFormat>(code));
+  }
+  return torch::jit::toPyObject(value);
+}
+
+py::object ask_compiler(const c10::OperatorHandle& op, const Stack& stack) {
+  if (!compiler) raise("UnsupportedOp", op_name(op) + ": spyre has no eager compiler; import torch loads torch_spyre");
+  const auto& arguments = op.schema().arguments();
+  const auto base = stack.size() - arguments.size();
+  py::list args;
+  py::dict kwargs;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    auto value = python_value(arguments[i], stack[base + i]);
+    if (arguments[i].kwarg_only()) {
+      kwargs[arguments[i].name().c_str()] = std::move(value);
+    } else {
+      args.append(std::move(value));
+    }
+  }
+  return py::reinterpret_borrow<py::object>(compiler)(python_op(op), py::tuple(args), kwargs);
+}
+
+void push_results(const c10::OperatorHandle& op, Stack* stack, std::vector<at::Tensor> results) {
+  const auto& returns = op.schema().returns();
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  if (returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType) {
+    stack->emplace_back(c10::List<at::Tensor>(std::move(results)));
+    return;
+  }
+  TORCH_CHECK(results.size() == returns.size(), op_name(op), ": the plan gives ", results.size(),
+              " tensors, the op returns ", returns.size());
+  for (auto& t : results) stack->emplace_back(std::move(t));
+}
+
+void push_python(const c10::OperatorHandle& op, Stack* stack, const py::object& value) {
+  const auto& returns = op.schema().returns();
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  if (returns.empty()) return;
+  if (returns.size() == 1) {
+    stack->push_back(torch::jit::toIValue(value, returns[0].type(), std::nullopt));
+    return;
+  }
+  const auto values = py::cast<py::sequence>(value);
+  TORCH_CHECK(values.size() == returns.size(), op_name(op), ": got ", values.size(), " results, the op returns ",
+              returns.size());
+  for (size_t i = 0; i < returns.size(); ++i) {
+    stack->push_back(torch::jit::toIValue(values[i], returns[i].type(), std::nullopt));
+  }
+}
+
+void run_plan(const c10::OperatorHandle& op, Stack* stack, const Call& call, const EagerPlan& plan) {
+  const auto n = static_cast<int>(call.tensors.size());
+  c10::SmallVector<Operand, 8> operands;
+  for (int i : plan.inputs) {
+    if (i < 0 || i >= n) raise("InvalidArgument", c10::str(op_name(op), ": EagerPlan names tensor ", i, " of ", n));
+    operands.push_back({call.tensors[i]});
+  }
+  const auto device = call.device == -1 ? current_device() : call.device;
+  const auto made = plan.launch->run(device, {operands.data(), operands.size()});
+  std::vector<at::Tensor> results;
+  for (const auto& o : plan.outputs) {
+    const bool fresh = o.kind == Binding::Kind::output;
+    const int limit = fresh ? static_cast<int>(made.size()) : n;
+    if (o.index < 0 || o.index >= limit) raise("InvalidArgument", op_name(op) + ": EagerPlan output does not exist");
+    results.push_back(fresh ? made[o.index] : *call.tensors[o.index]);
+  }
+  push_results(op, stack, std::move(results));
+}
+
+/// Plans the call in Python. Returns null if the compiler computed the result itself (it is on the stack then).
+std::shared_ptr<const EagerPlan> plan_call(const c10::OperatorHandle& op, Stack* stack, const Call& call) {
+  py::gil_scoped_acquire gil;
+  const auto answer = ask_compiler(op, *stack);
+  if (py::isinstance<EagerPlan>(answer)) {
+    std::shared_ptr<const EagerPlan> plan = py::cast<std::shared_ptr<EagerPlan>>(answer);
+    if (call.cacheable) {
+      const auto words = call.key.words();
+      std::unique_lock lock(cache_mutex);
+      cache().insert_or_assign({words.begin(), words.end()}, plan);
+    }
+    return plan;
+  }
+  const bool computed = py::isinstance<py::tuple>(answer) && py::len(answer) == 2 &&
+                        py::object(answer[py::int_(0)]).equal(py::str("result"));
+  TORCH_CHECK_TYPE(computed, "the eager compiler must return an EagerPlan or (\"result\", value), got ",
+                   py::str(py::type::of(answer)).cast<std::string>());
+  push_python(op, stack, answer[py::int_(1)]);
+  return nullptr;
+}
+
+void boxed_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) { run_eager(op, stack); }
+
+}  // namespace
+
+void run_eager(const c10::OperatorHandle& op, Stack* stack) {
+  const auto n = op.schema().arguments().size();
+  Call call;
+  call.key.add(reinterpret_cast<int64_t>(&op.schema()));
+  for (auto it = stack->end() - static_cast<int64_t>(n); it != stack->end(); ++it) call.add(*it);
+  if (C10_UNLIKELY(call.foreign != nullptr)) mixed_devices(op, call);
+  auto plan = call.cacheable ? find(call) : nullptr;
+  if (!plan) plan = plan_call(op, stack, call);
+  if (plan) run_plan(op, stack, call, *plan);
+}
+
+void bind_eager(py::module_& m) {
+  py::class_<EagerPlan, std::shared_ptr<EagerPlan>>(m, "EagerPlan",
+                                                    "A launch plan and how it maps to the tensors of an op call.")
+      .def(py::init(
+               [](std::shared_ptr<LaunchPlan> launch, std::vector<int> inputs, const std::vector<py::tuple>& outputs) {
+                 auto plan = std::make_shared<EagerPlan>();
+                 plan->launch = std::move(launch);
+                 plan->inputs = std::move(inputs);
+                 for (const auto& o : outputs) plan->outputs.push_back(parse_binding(o));
+                 return plan;
+               }),
+           py::arg("launch_plan"), py::arg("inputs"), py::arg("outputs"));
+  m.def(
+      "set_eager_compiler",
+      [](py::object callable) {
+        Py_XDECREF(compiler);
+        compiler = callable.is_none() ? nullptr : callable.release().ptr();
+      },
+      py::arg("callable"), "callable(op_overload, args, kwargs) -> EagerPlan or (\"result\", value).");
+  m.def("clear_eager_cache", [] {
+    std::unique_lock lock(cache_mutex);
+    cache().clear();
+  });
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>()); }
+
+/// Structured ops would first allocate outputs in the default layout and then arrive as their out= variant. They come
+/// here as they were called instead, so that the compiler chooses the layout and one plan does the work.
+void register_structured_ops() {
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto structured =
+      dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+  for (const auto& name : structured) {
+    const auto op = dispatcher.findOp(name);
+    if (!op || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
+      continue;
+    const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+  }
+}
+
+}  // namespace spyre

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Eager ops: every op without a kernel of its own is planned once per signature by the Python compiler and launched
+// from C++ afterwards.
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <memory>
+#include <vector>
+
+#include "launch.h"
+
+namespace spyre {
+
+/// How an op call maps to a launch. Indices name the tensors of the call in order, lists flattened, undefined skipped.
+struct EagerPlan {
+  std::shared_ptr<const LaunchPlan> launch;
+  std::vector<int> inputs;
+  /// What each returned tensor is: an output of the launch, or a tensor of the call.
+  std::vector<Binding> outputs;
+};
+
+/// Runs `op` on the arguments at the end of the stack and leaves its results there.
+void run_eager(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+}  // namespace spyre

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors with names: C++ failures become the classes of torch_spyre/errors.py.
+#pragma once
+#include <string>
+
+#include "spyre/card.h"
+
+namespace spyre {
+
+/// Raises torch_spyre.errors.<kind>(message) through C++; the caller need not hold the GIL.
+[[noreturn]] void raise(const std::string& kind, const std::string& message);
+
+/// The same for an error of the card; OutOfMemory becomes torch.OutOfMemoryError.
+[[noreturn]] void raise(const card::Error& error);
+
+/// Calls into the card through this: its errors leave as Python exceptions.
+template <typename F>
+decltype(auto) on_card(F&& f) {
+  try {
+    return f();
+  } catch (const card::Error& e) {
+    raise(e);
+  }
+}
+
+}  // namespace spyre

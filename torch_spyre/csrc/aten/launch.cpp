@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch.h"
+
+#include <algorithm>
+
+#include "device.h"
+#include "errors.h"
+#include "storage.h"
+
+namespace spyre {
+namespace {
+
+enum Tag : int64_t { kTensor = 1, kScalarTensor = 2 };
+
+template <typename T>
+T read(const at::Tensor& t) {
+  return *static_cast<const T*>(t.const_data_ptr());
+}
+
+/// Value of a CPU scalar tensor without a trip through the dispatcher.
+template <typename T>
+T scalar_value(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kDouble:
+      return static_cast<T>(read<double>(t));
+    case at::kFloat:
+      return static_cast<T>(read<float>(t));
+    case at::kHalf:
+      return static_cast<T>(static_cast<float>(read<at::Half>(t)));
+    case at::kBFloat16:
+      return static_cast<T>(static_cast<float>(read<at::BFloat16>(t)));
+    case at::kLong:
+      return static_cast<T>(read<int64_t>(t));
+    case at::kInt:
+      return static_cast<T>(read<int32_t>(t));
+    case at::kShort:
+      return static_cast<T>(read<int16_t>(t));
+    case at::kChar:
+      return static_cast<T>(read<int8_t>(t));
+    case at::kByte:
+      return static_cast<T>(read<uint8_t>(t));
+    case at::kBool:
+      return static_cast<T>(read<bool>(t));
+    default:
+      raise("UnsupportedOp", c10::str("a scalar tensor of dtype ", t.scalar_type(), " cannot be passed to the card"));
+  }
+}
+
+card::Scalar launch_scalar(const Operand& operand, bool is_float) {
+  card::Scalar s{};
+  if (is_float) {
+    s.f = operand.tensor ? scalar_value<float>(*operand.tensor) : static_cast<float>(operand.f);
+  } else {
+    s.i = operand.tensor ? scalar_value<int64_t>(*operand.tensor) : operand.i;
+  }
+  return s;
+}
+
+void invalid(const std::string& message) { raise("InvalidArgument", "LaunchPlan: " + message); }
+
+}  // namespace
+
+void Key::add_tensor(const at::Tensor& tensor) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  const auto& record = record_of(tensor);
+  const auto sizes = impl->sizes(), strides = impl->strides();
+  add(kTensor | static_cast<int64_t>(tensor.scalar_type()) << 8 | static_cast<int64_t>(record.device) << 16 |
+      static_cast<int64_t>(sizes.size()) << 32);
+  add(impl->storage_offset());
+  add(reinterpret_cast<int64_t>(record.layout));
+  words_.append(sizes.begin(), sizes.end());
+  words_.append(strides.begin(), strides.end());
+}
+
+void Key::add_scalar_tensor(const at::Tensor& tensor) {
+  const int64_t wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+  add(kScalarTensor | static_cast<int64_t>(tensor.scalar_type()) << 8 | wrapped << 16);
+}
+
+size_t KeyHash::operator()(std::span<const int64_t> words) const {
+  uint64_t h = words.size();
+  for (int64_t w : words) {
+    h = (h ^ static_cast<uint64_t>(w)) * 0x9E3779B97F4A7C15ull;
+    h ^= h >> 32;
+  }
+  return h;
+}
+
+bool KeyEqual::operator()(std::span<const int64_t> a, std::span<const int64_t> b) const {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
+void LaunchPlan::check() const {
+  const auto n_args = static_cast<size_t>(program->n_args());
+  const auto n_scalars = static_cast<size_t>(program->n_scalars());
+  if (bindings.size() != n_args) {
+    invalid(c10::str("the program has ", n_args, " arguments, but there are ", bindings.size(), " bindings"));
+  }
+  if (scalars.size() != n_scalars) {
+    invalid(c10::str("the program has ", n_scalars, " launch scalars, but ", scalars.size(), " are given"));
+  }
+  for (const auto& b : bindings) {
+    const bool fits =
+        b.index >= 0 && (b.kind == Binding::Kind::input ||
+                         (b.kind == Binding::Kind::output && b.index < static_cast<int>(outputs.size())) ||
+                         (b.kind == Binding::Kind::pool && b.index == 0 && pool_bytes > 0) ||
+                         (b.kind == Binding::Kind::constant && b.index < static_cast<int>(constants.size())));
+    if (!fits) invalid(c10::str("a binding has the index ", b.index, ", which does not exist"));
+  }
+}
+
+Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs) const {
+  Outputs results;
+  for (const auto& o : outputs) results.push_back(make_tensor(device, o.size, o.stride, o.dtype, o.layout));
+  // The pool may return to the allocator at once: whoever gets its memory next is queued behind this launch.
+  c10::DataPtr pool;
+  if (pool_bytes > 0) {
+    const std::vector<int64_t> size{static_cast<int64_t>(pool_bytes)};
+    pool = allocate(device, pool_bytes, nullptr, at::kByte, size, {1});
+  }
+  const auto n_inputs = static_cast<int>(inputs.size());
+  c10::SmallVector<card::Buffer, 16> buffers;
+  for (const auto& b : bindings) {
+    switch (b.kind) {
+      case Binding::Kind::input:
+        if (b.index >= n_inputs || !inputs[b.index].tensor)
+          invalid(c10::str("input ", b.index, " is not a spyre tensor"));
+        buffers.push_back(raw_record_of(*inputs[b.index].tensor).buffer());
+        break;
+      case Binding::Kind::output:
+        buffers.push_back(raw_record_of(results[b.index]).buffer());
+        break;
+      case Binding::Kind::pool:
+        buffers.push_back(record_of(pool).buffer());
+        break;
+      case Binding::Kind::constant:
+        buffers.push_back(raw_record_of(constants[b.index]).buffer());
+        break;
+    }
+  }
+  c10::SmallVector<card::Scalar, 8> values;
+  for (const auto& s : scalars) {
+    if (s.input < 0 || s.input >= n_inputs) invalid(c10::str("scalar input ", s.input, " does not exist"));
+    values.push_back(launch_scalar(inputs[s.input], s.is_float));
+  }
+  on_card([&] {
+    card_of(device).launch(program, std::span<const card::Buffer>(buffers.data(), buffers.size()),
+                           std::span<const card::Scalar>(values.data(), values.size()));
+  });
+  return results;
+}
+
+}  // namespace spyre

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launching planned programs: the plan, the key under which it is cached, and the cache.
+//
+// Enters: tensors and numbers. Leaves: fresh output tensors, and a program queued on the card of the inputs.
+// A plan is made for one combination of shapes, strides, offsets and layouts; the key names exactly those.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "layout.h"
+#include "spyre/card.h"
+
+namespace spyre {
+
+/// One input of a launch: a spyre tensor, a CPU scalar tensor, or a number.
+struct Operand {
+  const at::Tensor* tensor = nullptr;
+  double f = 0;
+  int64_t i = 0;
+};
+
+/// Words that identify a call. Numbers and CPU scalar tensors enter by kind only: their values are launch scalars.
+class Key {
+ public:
+  void add(int64_t word) { words_.push_back(word); }
+  /// A spyre tensor: dtype, device, sizes, strides, offset and layout.
+  void add_tensor(const at::Tensor& tensor);
+  /// A CPU tensor of rank 0.
+  void add_scalar_tensor(const at::Tensor& tensor);
+  std::span<const int64_t> words() const { return {words_.data(), words_.size()}; }
+
+ private:
+  c10::SmallVector<int64_t, 96> words_;
+};
+
+struct KeyHash {
+  using is_transparent = void;
+  size_t operator()(std::span<const int64_t> words) const;
+  size_t operator()(const std::vector<int64_t>& words) const { return (*this)(std::span(words)); }
+};
+struct KeyEqual {
+  using is_transparent = void;
+  bool operator()(std::span<const int64_t> a, std::span<const int64_t> b) const;
+};
+template <typename T>
+using PlanMap = std::unordered_map<std::vector<int64_t>, std::shared_ptr<const T>, KeyHash, KeyEqual>;
+
+struct Binding {
+  enum class Kind : uint8_t { input, output, pool, constant } kind;
+  int index;
+};
+
+struct OutputSpec {
+  std::vector<int64_t> size, stride;
+  c10::ScalarType dtype;
+  LayoutPtr layout;
+};
+
+struct ScalarSpec {
+  int input;
+  bool is_float;
+};
+
+using Outputs = c10::SmallVector<at::Tensor, 4>;
+
+struct LaunchPlan {
+  std::shared_ptr<const card::Program> program;
+  std::vector<Binding> bindings;
+  std::vector<OutputSpec> outputs;
+  uint64_t pool_bytes = 0;
+  std::vector<at::Tensor> constants;
+  std::vector<ScalarSpec> scalars;
+
+  /// Raises InvalidArgument if bindings and scalars do not fit the program.
+  void check() const;
+  /// Allocates the outputs and queues the program on `device`.
+  Outputs run(c10::DeviceIndex device, std::span<const Operand> inputs) const;
+};
+
+}  // namespace spyre

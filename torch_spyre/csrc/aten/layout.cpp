@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/hash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <sstream>
+#include <string_view>
+#include <unordered_set>
+
+#include "errors.h"
+
+namespace spyre {
+namespace {
+
+struct FormatRow {
+  const char* name;
+  int64_t elems;
+};
+
+constexpr FormatRow kFormats[] = {
+#define FORMAT(code, name, bytes, elems) {#name, elems},
+#include "spyre/formats.def"
+#undef FORMAT
+};
+
+bool warning_default() {
+  const char* text = std::getenv("TORCH_SPYRE_DOWNCAST_WARN");
+  if (!text) return true;
+  std::string value(text);
+  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::tolower(c); });
+  return value != "0" && value != "false" && value != "off";
+}
+
+std::atomic<bool>& warning_flag() {
+  static std::atomic<bool> flag{warning_default()};
+  return flag;
+}
+
+struct LayoutHash {
+  size_t operator()(const std::unique_ptr<const SpyreTensorLayout>& p) const { return p->hash(); }
+};
+struct LayoutEqual {
+  bool operator()(const std::unique_ptr<const SpyreTensorLayout>& a,
+                  const std::unique_ptr<const SpyreTensorLayout>& b) const {
+    return *a == *b;
+  }
+};
+
+void append(std::ostream& out, const std::vector<int64_t>& values) {
+  out << '[';
+  for (size_t i = 0; i < values.size(); ++i) out << (i ? ", " : "") << values[i];
+  out << ']';
+}
+
+}  // namespace
+
+const char* format_name(DataFormats format) { return kFormats[static_cast<int>(format)].name; }
+
+int64_t elems_per_stick(DataFormats format) { return kFormats[static_cast<int>(format)].elems; }
+
+DataFormats host_format(c10::ScalarType dtype) {
+  using S = c10::ScalarType;
+  switch (dtype) {
+    case S::Half:
+      return DataFormats::IEEE_FP16;
+    case S::BFloat16:
+      return DataFormats::BFLOAT16;
+    case S::Bool:
+      return DataFormats::BOOL;
+    case S::Long:
+      return DataFormats::IEEE_INT64;
+    default:
+      return device_format(dtype);
+  }
+}
+
+DataFormats device_format(c10::ScalarType dtype) {
+  using S = c10::ScalarType;
+  switch (dtype) {
+    case S::Half:
+    case S::BFloat16:
+    case S::Bool:
+      return DataFormats::SEN169_FP16;
+    case S::Float:
+      return DataFormats::IEEE_FP32;
+    case S::Long:
+    case S::Int:
+      return DataFormats::IEEE_INT32;
+    case S::Short:
+      return DataFormats::SENINT16;
+    case S::Char:
+    case S::QInt8:
+      return DataFormats::SENINT8;
+    case S::Byte:
+    case S::QUInt8:
+      return DataFormats::SENUINT32;
+    case S::Float8_e4m3fn:
+      return DataFormats::SEN143_FP8;
+    case S::Float8_e5m2fnuz:
+      return DataFormats::SEN152_FP8;
+    case S::QUInt4x2:
+    case S::QUInt2x4:
+      return DataFormats::SENUINT2;
+    default:
+      return DataFormats::INVALID;
+  }
+}
+
+bool is_supported(c10::ScalarType dtype) { return elems_per_stick(device_format(dtype)) > 0; }
+
+void check_supported(c10::ScalarType dtype) {
+  if (!is_supported(dtype)) {
+    raise("UnsupportedOp", c10::str("Spyre backend does not support dtype ", c10::getDtypeNames(dtype).first,
+                                    "; convert to float16, float32 or an integer type on the host first"));
+  }
+  if (dtype == c10::ScalarType::Long) warn_int64_downcast();
+}
+
+void warn_int64_downcast() {
+  if (downcast_warning()) {
+    TORCH_WARN_ONCE("Spyre does not support int64: values are stored as int32, and one outside int32 raises");
+  }
+}
+
+bool downcast_warning() { return warning_flag().load(); }
+void set_downcast_warning(bool on) { warning_flag().store(on); }
+
+size_t SpyreTensorLayout::hash() const {
+  return c10::get_hash(device_size, stride_map, static_cast<int>(device_dtype), static_cast<int>(element_arrangement));
+}
+
+std::string SpyreTensorLayout::repr() const {
+  std::ostringstream out;
+  out << "SpyreTensorLayout(device_size=";
+  append(out, device_size);
+  out << ", stride_map =";
+  append(out, stride_map);
+  out << ", device_dtype=DataFormats." << format_name(device_dtype) << ')';
+  return out.str();
+}
+
+int64_t SpyreTensorLayout::device_bytes() const {
+  if (device_size.empty()) return 0;
+  return std::accumulate(device_size.begin(), device_size.end() - 1, kStickBytes, std::multiplies<>());
+}
+
+LayoutPtr intern(SpyreTensorLayout layout) {
+  static std::mutex mutex;
+  static auto* table = new std::unordered_set<std::unique_ptr<const SpyreTensorLayout>, LayoutHash, LayoutEqual>;
+  auto value = std::make_unique<const SpyreTensorLayout>(std::move(layout));
+  std::lock_guard lock(mutex);
+  return table->insert(std::move(value)).first->get();
+}
+
+SpyreTensorLayout make_layout(c10::IntArrayRef host_size, c10::IntArrayRef host_strides, c10::ScalarType dtype,
+                              c10::IntArrayRef dim_order, ElementArrangement arrangement) {
+  const auto format = device_format(dtype);
+  const int64_t elems = elems_per_stick(format);
+  if (elems == 0) check_supported(dtype);
+  const auto rank = static_cast<int64_t>(host_size.size());
+  const auto n = static_cast<int64_t>(dim_order.size());
+  const bool sparse = n == rank + 1 && dim_order.back() == -1;
+  TORCH_CHECK(n == rank || sparse, "Incompatible host_size and dim_order");
+  TORCH_CHECK(static_cast<int64_t>(host_strides.size()) == rank, "Incompatible host_size and host_strides");
+  SpyreTensorLayout layout{{}, {}, format, arrangement};
+  if (rank == 0) {
+    layout.device_size = {1, elems};
+    layout.stride_map = {-1, -1};
+    return layout;
+  }
+  TORCH_CHECK(n <= 6, "Unsupported tensor rank: ", n);
+  for (int64_t d : dim_order.slice(0, sparse ? n - 1 : n))
+    TORCH_CHECK(d >= 0 && d < rank, "Invalid dim in dim_order: ", d);
+
+  // Device dims: the order without its first dim, the first dim, then the stick dim again for the lanes of a stick.
+  std::vector<int64_t> dims(dim_order.begin() + 1, dim_order.end());
+  dims.push_back(dim_order.front());
+  dims.push_back(dim_order.back());
+  const int64_t lanes = n, stick_dim = dim_order.back();
+  // With one host dim the stick count and the outermost dim are the same entry.
+  const int64_t sticks = n == 1 ? 0 : n - 2;
+  for (int64_t j = 0; j <= n; ++j) {
+    if (j == lanes) {
+      layout.device_size.push_back(elems);
+    } else if (j == sticks) {
+      layout.device_size.push_back(sparse ? 1 : (host_size[stick_dim] + elems - 1) / elems);
+    } else {
+      layout.device_size.push_back(host_size[dims[j]]);
+    }
+  }
+  layout.stride_map.assign(n + 1, -1);
+  std::vector<int64_t> previous(rank, -1);
+  for (int64_t j = n; j >= 0; --j) {
+    const int64_t d = dims[j];
+    if (d == -1 || host_size[d] == 1) continue;
+    const int64_t p = previous[d];
+    layout.stride_map[j] = p == -1 ? host_strides[d] : layout.stride_map[p] * layout.device_size[p];
+    previous[d] = j;
+  }
+  return layout;
+}
+
+SpyreTensorLayout make_layout(c10::IntArrayRef host_size, c10::ScalarType dtype) {
+  std::vector<int64_t> order(host_size.size());
+  std::iota(order.begin(), order.end(), 0);
+  // Row-major strides as products of the sizes themselves: an empty dim makes the outer ones 0.
+  std::vector<int64_t> strides(host_size.size(), 1);
+  for (size_t i = host_size.size(); i-- > 1;) strides[i - 1] = strides[i] * host_size[i];
+  return make_layout(host_size, strides, dtype, order);
+}
+
+LayoutPtr layout_for_strided(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype) {
+  std::vector<int64_t> dims;
+  for (size_t i = 0; i < size.size(); ++i) {
+    if (size[i] > 1) dims.push_back(static_cast<int64_t>(i));
+  }
+  std::stable_sort(dims.begin(), dims.end(), [&](int64_t a, int64_t b) { return stride[a] < stride[b]; });
+  int64_t reach = 1;
+  bool nested = size.size() <= 6;
+  for (int64_t d : dims) {
+    nested = nested && stride[d] >= reach;
+    reach += (size[d] - 1) * stride[d];
+  }
+  const int64_t span = host_span(size, stride);
+  if (!nested && span > 0) return intern(make_layout({span}, dtype));
+  std::vector<int64_t> order(size.size());
+  std::iota(order.begin(), order.end(), 0);
+  return intern(make_layout(size, stride, dtype, order));
+}
+
+int64_t host_span(c10::IntArrayRef size, c10::IntArrayRef stride) {
+  int64_t span = 1;
+  for (size_t i = 0; i < size.size(); ++i) {
+    if (size[i] == 0) return 0;
+    span += (size[i] - 1) * stride[i];
+  }
+  return span;
+}
+
+std::vector<int64_t> contiguous_strides(c10::IntArrayRef size) {
+  std::vector<int64_t> strides(size.size(), 1);
+  for (size_t i = size.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(size[i], 1);
+  return strides;
+}
+
+}  // namespace spyre

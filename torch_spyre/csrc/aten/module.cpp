@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch_spyre._C: the Python face of the device.
+#include <ATen/core/Generator.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <mutex>
+
+#include "device.h"
+#include "generator.h"
+#include "python_objects.h"
+#include "storage.h"
+
+namespace spyre {
+namespace {
+
+namespace py = pybind11;
+
+c10::DeviceIndex checked(int index) { return resolve_device(static_cast<c10::DeviceIndex>(index)); }
+
+void synchronize(std::optional<int> device) {
+  py::gil_scoped_release no_gil;
+  if (device) return synchronize_device(checked(*device));
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) synchronize_device(i);
+}
+
+void seed(const at::Generator& generator, uint64_t value) {
+  auto copy = generator;
+  std::lock_guard lock(copy.mutex());
+  copy.set_current_seed(value);
+}
+
+at::Tensor get_rng_state(int device) {
+  auto g = default_generator(static_cast<c10::DeviceIndex>(device));
+  std::lock_guard lock(g.mutex());
+  return g.get_state();
+}
+
+void set_rng_state(const at::Tensor& state, int device) {
+  auto g = default_generator(static_cast<c10::DeviceIndex>(device));
+  std::lock_guard lock(g.mutex());
+  g.set_state(state);
+}
+
+py::dict allocator_stats(int device) {
+  const auto stats = device_allocator()->getDeviceStats(checked(device));
+  const auto aggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  py::dict d;
+  d["allocated_bytes.all.current"] = stats.allocated_bytes[aggregate].current;
+  d["allocation.all.current"] = stats.allocation[aggregate].current;
+  return d;
+}
+
+void bind_random(py::module_& m) {
+  m.def(
+      "manual_seed",
+      [](uint64_t value, int device) { seed(default_generator(static_cast<c10::DeviceIndex>(device)), value); },
+      py::arg("seed"), py::arg("device") = -1);
+  m.def(
+      "manual_seed_all",
+      [](uint64_t value) {
+        for (c10::DeviceIndex i = 0; i < device_count(); ++i) seed(default_generator(i), value);
+      },
+      py::arg("seed"));
+  m.def(
+      "initial_seed",
+      [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)).current_seed(); },
+      py::arg("device") = -1);
+  m.def("get_rng_state", &get_rng_state, py::arg("device") = -1);
+  m.def("set_rng_state", &set_rng_state, py::arg("new_state"), py::arg("device") = -1);
+  m.def(
+      "_get_default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); },
+      py::arg("device") = -1);
+}
+
+void bind_streams(py::module_& m) {
+  m.def("current_stream", [](int device) { return current_stream(checked(device)); }, py::arg("device"));
+  m.def("default_stream", [](int device) { return default_stream(checked(device)); }, py::arg("device"));
+  m.def(
+      "get_stream_from_pool", [](int device, int priority) { return stream_from_pool(checked(device), priority); },
+      py::arg("device"), py::arg("priority") = 0);
+  m.def("set_current_stream", &exchange_stream, py::arg("stream"));
+}
+
+}  // namespace
+
+void bind_device(py::module_& m) {
+  m.def("device_count", [] { return static_cast<int>(device_count()); });
+  m.def("current_device", [] { return static_cast<int>(current_device()); });
+  m.def("set_device", [](int index) { set_current_device(static_cast<c10::DeviceIndex>(index)); }, py::arg("index"));
+  m.def("start_runtime", [] { card_of(current_device()); }, "Opens the card of the current device.");
+  m.def("is_initialized", [] { return any_open() && !in_bad_fork(); });
+  m.def("is_in_bad_fork", &in_bad_fork);
+  m.def("synchronize", &synchronize, py::arg("device") = py::none());
+  m.def("total_memory", [](int device) { return card_of(checked(device)).total_bytes(); }, py::arg("device") = -1);
+  m.def("_clear_error", [](int device) { card_of(checked(device)).clear_error(); }, py::arg("device") = -1);
+  m.def("_spyre_get_allocator_stats", &allocator_stats, py::arg("device"));
+  m.def(
+      "_spyre_reset_accumulated_stats", [](int device) { device_allocator()->resetAccumulatedStats(checked(device)); },
+      py::arg("device"));
+  m.def(
+      "_spyre_reset_peak_stats", [](int device) { device_allocator()->resetPeakStats(checked(device)); },
+      py::arg("device"));
+  bind_random(m);
+  bind_streams(m);
+}
+
+}  // namespace spyre
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "The spyre device: layouts, memory, streams, launches.";
+  spyre::bind_layout(m);
+  spyre::bind_device(m);
+  spyre::bind_launch(m);
+  spyre::bind_eager(m);
+  spyre::register_structured_ops();
+}

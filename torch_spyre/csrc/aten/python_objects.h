@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python side of `_C`, one function per file.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include "launch.h"
+
+namespace spyre {
+
+void bind_layout(pybind11::module_& m);
+void bind_device(pybind11::module_& m);
+void bind_launch(pybind11::module_& m);
+void bind_eager(pybind11::module_& m);
+void register_structured_ops();
+
+/// ("input", i) | ("output", j) | ("pool", 0) | ("constant", k)
+Binding parse_binding(const pybind11::tuple& binding);
+
+}  // namespace spyre

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch_spyre._card: the card's public header for Python, without PyTorch. Tests and tools drive the card through it.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "spyre/card.h"
+
+namespace py = pybind11;
+
+namespace spyre::card {
+namespace {
+
+/// Raises the class of torch_spyre.errors that has the error's name.
+void raise(const Error& error) {
+  try {
+    py::object type = py::module_::import("torch_spyre.errors").attr(error.kind().c_str());
+    PyErr_SetString(type.ptr(), error.what());
+  } catch (py::error_already_set&) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
+
+int format_of(const py::buffer_info& info) {
+  if (info.format == "f") return static_cast<int>(Format::IEEE_FP32);
+  if (info.format == "e") return static_cast<int>(Format::IEEE_FP16);
+  if (info.format == "?") return static_cast<int>(Format::BOOL);
+  if (info.format == "b") return static_cast<int>(Format::SENINT8);
+  if (info.format == "i") return static_cast<int>(Format::IEEE_INT32);
+  if (info.format == "l" || info.format == "q") return static_cast<int>(Format::IEEE_INT64);
+  throw Error("InvalidArgument", "no host format for arrays of type '" + info.format + "'; pass format=");
+}
+
+HostTensor host_tensor(const py::buffer_info& info, std::optional<int> format) {
+  HostTensor t;
+  t.data = info.ptr;
+  t.format = format ? *format : format_of(info);
+  for (py::ssize_t d = 0; d < info.ndim; ++d) {
+    t.size.push_back(info.shape[d]);
+    t.stride.push_back(info.strides[d] / info.itemsize);
+  }
+  return t;
+}
+
+std::vector<int64_t> contiguous(const std::vector<int64_t>& size) {
+  std::vector<int64_t> stride(size.size());
+  int64_t next = 1;
+  for (size_t d = size.size(); d-- > 0; next *= size[d]) stride[d] = next;
+  return stride;
+}
+
+using Ints = std::vector<int64_t>;
+
+struct DmaArgs {
+  HostTensor host;
+  DeviceTensor device;
+};
+
+DmaArgs dma_args(const py::buffer_info& info, std::optional<int> format, uint64_t address, int device_format,
+                 const Ints& device_size, const Ints& stride_map, int64_t host_offset,
+                 const std::optional<Ints>& host_stride, bool whole_storage) {
+  DmaArgs a{host_tensor(info, format), {}};
+  a.device = {address,      device_format, device_size,
+              stride_map,   host_offset,   host_stride ? *host_stride : contiguous(a.host.size),
+              whole_storage};
+  return a;
+}
+
+void launch(Card& card, std::shared_ptr<const Program> program, const std::vector<std::pair<uint64_t, uint64_t>>& args,
+            const py::list& scalars) {
+  std::vector<Buffer> buffers;
+  for (auto [address, bytes] : args) buffers.push_back({address, bytes});
+  std::vector<Scalar> values(scalars.size());
+  for (size_t s = 0; s < values.size(); ++s) {
+    if (py::isinstance<py::float_>(scalars[s]))
+      values[s].f = scalars[s].cast<float>();
+    else
+      values[s].i = scalars[s].cast<int64_t>();
+  }
+  py::gil_scoped_release release;
+  card.launch(std::move(program), buffers, values);
+}
+
+py::dict counters(const Card& card) {
+  Counters c = card.counters();
+  py::dict d;
+  d["launches"] = c.launches;
+  d["instructions"] = c.instructions;
+  d["memory_read_bytes"] = c.memory_read_bytes;
+  d["memory_write_bytes"] = c.memory_write_bytes;
+  d["lx_read_bytes"] = c.lx_read_bytes;
+  d["lx_write_bytes"] = c.lx_write_bytes;
+  d["ring_bytes"] = c.ring_bytes;
+  d["dma_in_bytes"] = c.dma_in_bytes;
+  d["dma_out_bytes"] = c.dma_out_bytes;
+  return d;
+}
+
+void bind_program(py::module_& m) {
+  py::class_<Program, std::shared_ptr<Program>>(m, "Program")
+      .def_static(
+          "load",
+          [](const py::bytes& binary) {
+            std::string_view view = binary;
+            py::gil_scoped_release release;
+            return std::const_pointer_cast<Program>(Program::load(std::as_bytes(std::span(view.data(), view.size()))));
+          })
+      .def_property_readonly("n_args", &Program::n_args)
+      .def_property_readonly("n_scalars", &Program::n_scalars)
+      .def("arg_bytes",
+           [](const Program& p, int i) {
+             if (i < 0 || i >= p.n_args()) throw py::index_error("argument " + std::to_string(i));
+             return p.arg_bytes(i);
+           })
+      .def("disassemble", &Program::disassemble);
+}
+
+void bind_dma(py::class_<Card>& card) {
+  card.def(
+      "dma_in",
+      [](Card& c, const py::buffer& array, uint64_t address, int device_format, const Ints& device_size,
+         const Ints& stride_map, int64_t host_offset, const std::optional<Ints>& host_stride, std::optional<int> format,
+         bool whole_storage, bool blocking) {
+        py::buffer_info info = array.request();
+        DmaArgs a = dma_args(info, format, address, device_format, device_size, stride_map, host_offset, host_stride,
+                             whole_storage);
+        py::gil_scoped_release release;
+        c.dma_in(a.host, a.device, blocking);
+      },
+      "Copies an array into a device storage. With blocking=False keep the array alive until synchronize().",
+      py::arg("array"), py::arg("address"), py::arg("device_format"), py::arg("device_size"), py::arg("stride_map"),
+      py::kw_only(), py::arg("host_offset") = 0, py::arg("host_stride") = py::none(), py::arg("format") = py::none(),
+      py::arg("whole_storage") = false, py::arg("blocking") = true);
+  card.def(
+      "dma_out",
+      [](Card& c, uint64_t address, int device_format, const Ints& device_size, const Ints& stride_map,
+         const py::buffer& array, int64_t host_offset, const std::optional<Ints>& host_stride,
+         std::optional<int> format, bool blocking) {
+        py::buffer_info info = array.request(true);
+        DmaArgs a =
+            dma_args(info, format, address, device_format, device_size, stride_map, host_offset, host_stride, false);
+        py::gil_scoped_release release;
+        c.dma_out(a.device, a.host, blocking);
+      },
+      "Copies a view of a device storage into a writable array.", py::arg("address"), py::arg("device_format"),
+      py::arg("device_size"), py::arg("stride_map"), py::arg("array"), py::kw_only(), py::arg("host_offset") = 0,
+      py::arg("host_stride") = py::none(), py::arg("format") = py::none(), py::arg("blocking") = true);
+}
+
+void bind_card(py::module_& m) {
+  py::class_<Card> card(m, "Card");
+  card.def(py::init([](int index) { return Card::open(index); }), py::arg("index") = 0)
+      .def("allocate", &Card::allocate, py::arg("bytes"))
+      .def("free", &Card::free, py::arg("address"))
+      .def_property_readonly("allocated_bytes", &Card::allocated_bytes)
+      .def_property_readonly("total_bytes", &Card::total_bytes)
+      .def("write",
+           [](Card& c, uint64_t address, const py::bytes& bytes) {
+             std::string_view view = bytes;
+             py::gil_scoped_release release;
+             c.write(address, std::as_bytes(std::span(view.data(), view.size())));
+           })
+      .def("read",
+           [](Card& c, uint64_t address, size_t n) {
+             if (n > kSegmentBytes)
+               throw Error("InvalidArgument", "read of " + std::to_string(n) + " bytes exceeds a segment");
+             std::string bytes(n, '\0');
+             {
+               py::gil_scoped_release release;
+               c.read(address, std::as_writable_bytes(std::span(bytes.data(), n)));
+             }
+             return py::bytes(bytes);
+           })
+      .def("launch", &launch, py::arg("program"), py::arg("args"), py::arg("scalars") = py::list(),
+           "Queues a program. args: (address, bytes) pairs; scalars: int or float, as the program declares.")
+      .def("synchronize", &Card::synchronize, py::call_guard<py::gil_scoped_release>())
+      .def("idle", &Card::idle)
+      .def("clear_error", &Card::clear_error, py::call_guard<py::gil_scoped_release>())
+      .def("counters", &counters);
+  bind_dma(card);
+}
+
+}  // namespace
+}  // namespace spyre::card
+
+PYBIND11_MODULE(_card, m) {
+  using namespace spyre::card;
+  m.doc() = "The software card without PyTorch.";
+  py::register_exception_translator([](std::exception_ptr p) {
+    try {
+      if (p) std::rethrow_exception(p);
+    } catch (const Error& error) {
+      raise(error);
+    }
+  });
+  bind_program(m);
+  bind_card(m);
+  m.def("set_host_threads", &set_host_threads, py::arg("n"), py::call_guard<py::gil_scoped_release>());
+  m.def("host_threads", &host_threads);
+  m.def("encode", &encode, py::arg("value"), py::arg("format"));
+  m.def("decode", &decode, py::arg("code"), py::arg("format"));
+  m.def("active_isa", &active_isa);
+}

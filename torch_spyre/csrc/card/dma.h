@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The DMA engine: a host tensor and a view of a device storage become one copy() over resolved addresses.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+#include "spyre/card.h"
+
+namespace spyre::card {
+
+struct DmaPlan {
+  Shape shape;
+  View host, device;  // device.base is relative to card address 0 until run_dma
+  LayoutMap layout;   // the device side, if `general`
+  bool general = false;
+  bool empty = false;            // no elements: nothing to do
+  uint64_t bytes = 0;            // moved, counted in device elements
+  uint64_t storage_address = 0;  // the device storage
+  uint64_t storage_bytes = 0;
+  bool zero_storage = false;  // clear it first, so that padding lanes are zero
+};
+
+/// Checks both tensors against each other and the view against its layout. Throws InvalidArgument or OutOfBounds.
+DmaPlan plan_dma(const HostTensor& host, const DeviceTensor& device, bool to_device);
+
+/// `memory` is the host address of card address 0. Throws Overflow if an int64 value does not fit int32.
+void run_dma(const DmaPlan& plan, bool to_device, std::byte* memory);
+
+}  // namespace spyre::card

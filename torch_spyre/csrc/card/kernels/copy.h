@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies with conversion: DMA between host tensors and device layouts, restickify, moves between memories.
+#pragma once
+#include "convert.h"
+#include "layout.h"
+#include "transpose.h"
+
+SPYRE_ISA_BEGIN
+
+/// Converts n contiguous elements. False if a value does not fit.
+using ConvertFunction = bool (*)(Format to, Format from, std::byte* out, const std::byte* in, int64_t n);
+
+inline bool convert_same(Format to, Format, std::byte* out, const std::byte* in, int64_t n) {
+  const int64_t bytes = n * format_bytes(to);
+  if (bytes == 128) {
+    __builtin_memcpy(out, in, 128);
+  } else {
+    __builtin_memcpy(out, in, static_cast<size_t>(bytes));
+  }
+  return true;
+}
+
+constexpr bool is_host_float(Format f) {
+  return f == Format::IEEE_FP32 || f == Format::IEEE_FP16 || f == Format::BFLOAT16;
+}
+
+template <Format to, Format from>
+bool convert_vector(Format, Format, std::byte* out, const std::byte* in, int64_t n) {
+  constexpr bool kHost = from == Format::SEN169_FP16 && is_host_float(to);
+  constexpr bool kFromHalf = from == Format::IEEE_FP16;
+  constexpr int kIn = vector_bytes(from), kOut = vector_bytes(to);
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    F a, b;
+    load_pair<from, kHost>(in + i * kIn, a, b);
+    store_pair<to, kFromHalf>(out + i * kOut, a, b);
+  }
+  for (; i < n; i += 16) {
+    const int m = static_cast<int>(min64(16, n - i));
+    store_vector<to, kFromHalf>(out + i * kOut, load_vector<from, kHost>(in + i * kIn, m), m);
+  }
+  return true;
+}
+
+inline bool convert_integers(Format to, Format from, std::byte* out, const std::byte* in, int64_t n) {
+  const int ob = format_bytes(to), ib = format_bytes(from);
+  bool fits = true;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t x = read_int(from, in + i * ib);
+    fits &= x == static_cast<int32_t>(x) || from != Format::IEEE_INT64;
+    write_int(to, out + i * ob, x);
+  }
+  return fits;
+}
+
+inline bool convert_int64_to_int32(Format, Format, std::byte* out, const std::byte* in, int64_t n) {
+  int64_t lost = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t x = read_as<int64_t>(in + i * 8);
+    lost |= x ^ static_cast<int32_t>(x);
+    write_as(out + i * 4, static_cast<int32_t>(x));
+  }
+  return lost == 0;
+}
+
+inline bool convert_int32_to_int64(Format, Format, std::byte* out, const std::byte* in, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) write_as(out + i * 8, static_cast<int64_t>(read_as<int32_t>(in + i * 4)));
+  return true;
+}
+
+inline bool convert_any(Format to, Format from, std::byte* out, const std::byte* in, int64_t n) {
+  const int ob = format_bytes(to), ib = format_bytes(from);
+  float t[kChunk];
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t m = min64(kChunk, n - i);
+    load_run(from, in + i * ib, ib, m, t);
+    store_run(to, out + i * ob, ob, m, t);
+  }
+  return true;
+}
+
+template <Format to>
+inline ConvertFunction pick_vector_from(Format from) {
+  switch (from) {
+    case Format::SEN169_FP16: return convert_vector<to, Format::SEN169_FP16>;
+    case Format::IEEE_FP32: return convert_vector<to, Format::IEEE_FP32>;
+    case Format::IEEE_FP16: return convert_vector<to, Format::IEEE_FP16>;
+    case Format::BFLOAT16: return convert_vector<to, Format::BFLOAT16>;
+    default: return convert_any;
+  }
+}
+
+inline ConvertFunction pick_convert(Format to, Format from) {
+  if (to == from) return convert_same;
+  if (to == Format::IEEE_INT32 && from == Format::IEEE_INT64) return convert_int64_to_int32;
+  if (to == Format::IEEE_INT64 && from == Format::IEEE_INT32) return convert_int32_to_int64;
+  if (is_integer(to) && is_integer(from)) return convert_integers;
+  switch (to) {
+    case Format::SEN169_FP16: return pick_vector_from<Format::SEN169_FP16>(from);
+    case Format::IEEE_FP32: return pick_vector_from<Format::IEEE_FP32>(from);
+    case Format::IEEE_FP16: return pick_vector_from<Format::IEEE_FP16>(from);
+    case Format::BFLOAT16: return pick_vector_from<Format::BFLOAT16>(from);
+    default: return convert_any;
+  }
+}
+
+inline void gather_raw(int bytes, void* to, const std::byte* p, int64_t stride, int64_t n) {
+  switch (bytes) {
+    case 1: return gather<uint8_t>(to, p, stride, n);
+    case 2: return gather<uint16_t>(to, p, stride, n);
+    case 4: return gather<uint32_t>(to, p, stride, n);
+    default: return gather<uint64_t>(to, p, stride, n);
+  }
+}
+inline void scatter_raw(int bytes, std::byte* p, int64_t stride, const void* from, int64_t n) {
+  switch (bytes) {
+    case 1: return scatter<uint8_t>(p, stride, from, n);
+    case 2: return scatter<uint16_t>(p, stride, from, n);
+    case 4: return scatter<uint32_t>(p, stride, from, n);
+    default: return scatter<uint64_t>(p, stride, from, n);
+  }
+}
+
+/// What a copy does, apart from where.
+struct Transfer {
+  Format to, from;
+  int to_bytes, from_bytes;
+  ConvertFunction convert;
+
+  Transfer(Format to, Format from)
+      : to(to), from(from), to_bytes(format_bytes(to)), from_bytes(format_bytes(from)), convert(pick_convert(to, from)) {}
+
+  /// n elements at constant strides.
+  bool run(std::byte* out, int64_t out_stride, const std::byte* in, int64_t in_stride, int64_t n) const {
+    const bool out_dense = out_stride == to_bytes, in_dense = in_stride == from_bytes;
+    if (out_dense && in_dense) return convert(to, from, out, in, n);
+    alignas(64) std::byte source[kChunk * 8], target[kChunk * 8];
+    bool fits = true;
+    for (int64_t i = 0; i < n; i += kChunk) {
+      const int64_t m = min64(kChunk, n - i);
+      const std::byte* s = in + i * in_stride;
+      std::byte* t = out + i * out_stride;
+      if (!in_dense) gather_raw(from_bytes, source, s, in_stride, m);
+      fits &= convert(to, from, out_dense ? t : target, in_dense ? s : source, m);
+      if (!out_dense) scatter_raw(to_bytes, t, out_stride, target, m);
+    }
+    return fits;
+  }
+};
+
+/// Loops whose innermost dim is dense or strided on both sides. The two dims outside it are tiled, so that neither side
+/// jumps over more than a few dozen pages before it comes back to a line.
+inline bool copy_runs(const Loops<2>& loops, const Transfer& transfer) {
+  constexpr int64_t kTile = 32;
+  const int inner = loops.rank - 1, j = loops.rank - 2, k = loops.rank - 3;
+  const int64_t n = inner < 0 ? 1 : loops.extent[inner];
+  const int64_t so = inner < 0 ? transfer.to_bytes : loops.stride[inner][0];
+  const int64_t si = inner < 0 ? transfer.from_bytes : loops.stride[inner][1];
+  const int64_t nj = j < 0 ? 1 : loops.extent[j], nk = k < 0 ? 1 : loops.extent[k];
+  bool fits = true;
+  for_each_point(loops, k < 0 ? 0 : k, [&](std::byte* const* p) {
+    for (int64_t j0 = 0; j0 < nj; j0 += kTile) {
+      const int64_t tile = min64(kTile, nj - j0);
+      for (int64_t ik = 0; ik < nk; ++ik) {
+        std::byte* out = p[0] + (j < 0 ? 0 : j0 * loops.stride[j][0]) + (k < 0 ? 0 : ik * loops.stride[k][0]);
+        const std::byte* in = p[1] + (j < 0 ? 0 : j0 * loops.stride[j][1]) + (k < 0 ? 0 : ik * loops.stride[k][1]);
+        for (int64_t ij = 0; ij < tile; ++ij) {
+          fits &= transfer.run(out, so, in, si, n);
+          if (j >= 0) {
+            out += loops.stride[j][0];
+            in += loops.stride[j][1];
+          }
+        }
+      }
+    }
+  });
+  return fits;
+}
+
+/// Out is dense along dim o, in along dim i: tiles are converted (if need be) and transposed.
+inline bool copy_transposed(Loops<2> loops, int o, int i, const Transfer& transfer) {
+  const int64_t kTile = 64;
+  const int64_t no = loops.extent[o], ni = loops.extent[i];
+  const int64_t out_row = loops.stride[i][0], in_row = loops.stride[o][1];
+  int outer = 0;
+  for (int d = 0; d < loops.rank; ++d) {
+    if (d == o || d == i) continue;
+    loops.extent[outer] = loops.extent[d];
+    loops.stride[outer][0] = loops.stride[d][0];
+    loops.stride[outer][1] = loops.stride[d][1];
+    ++outer;
+  }
+  alignas(64) std::byte converted[64 * 64 * 8];
+  const bool same = transfer.to == transfer.from;
+  bool fits = true;
+  for_each_point(loops, outer, [&](std::byte* const* p) {
+    for (int64_t a = 0; a < no; a += kTile) {
+      const int64_t rows = min64(kTile, no - a);
+      for (int64_t b = 0; b < ni; b += kTile) {
+        const int64_t columns = min64(kTile, ni - b);
+        std::byte* out = p[0] + a * transfer.to_bytes + b * out_row;
+        const std::byte* in = p[1] + a * in_row + b * transfer.from_bytes;
+        int64_t pitch = in_row;
+        if (!same) {
+          pitch = kTile * transfer.to_bytes;
+          for (int64_t r = 0; r < rows; ++r) {
+            fits &= transfer.convert(transfer.to, transfer.from, converted + r * pitch, in + r * in_row, columns);
+          }
+          in = converted;
+        }
+        transpose(transfer.to_bytes, out, out_row, in, pitch, rows, columns);
+      }
+    }
+  });
+  return fits;
+}
+
+inline bool copy_loops(const Loops<2>& loops, const Transfer& transfer) {
+  int o = -1, i = -1;
+  for (int d = 0; d < loops.rank; ++d) {
+    if (loops.stride[d][0] == transfer.to_bytes) o = d;
+    if (loops.stride[d][1] == transfer.from_bytes) i = d;
+  }
+  if (o >= 0 && i >= 0 && o != i && loops.extent[o] >= 4 && loops.extent[i] >= 4) {
+    return copy_transposed(loops, o, i, transfer);
+  }
+  return copy_runs(loops, transfer);
+}
+
+/// Layouts that do not separate: stretch after stretch along the dim that gives the longest ones.
+inline bool copy_stretches(const Shape& shape, const View& out, const View& in, const Transfer& transfer) {
+  int inner = shape.rank - 1;
+  const LayoutMap& layout = *(out.layout ? out.layout : in.layout);
+  for (int d = shape.rank - 1; d >= 0; --d) {
+    if (layout.stride[d] > 0 && shape.extent[d] > 1 &&
+        (layout.stride[d] < layout.stride[inner] || shape.extent[inner] == 1 || layout.stride[inner] <= 0)) {
+      inner = d;
+    }
+  }
+  int64_t index[kMaxDims] = {};
+  bool fits = true;
+  for (;;) {
+    const int64_t extent = shape.rank ? shape.extent[inner] : 1;
+    for (int64_t v = 0; v < extent;) {
+      index[inner < 0 ? 0 : inner] = v;
+      const Stretch a = stretch_at(shape, out, index, inner < 0 ? 0 : inner, extent - v);
+      const Stretch b = stretch_at(shape, in, index, inner < 0 ? 0 : inner, extent - v);
+      const int64_t n = min64(a.n, b.n);
+      fits &= transfer.run(out.base + a.offset, a.step, in.base + b.offset, b.step, n);
+      v += n;
+    }
+    int d = shape.rank - 1;
+    for (; d >= 0; --d) {
+      if (d == inner) continue;
+      if (++index[d] < shape.extent[d]) break;
+      index[d] = 0;
+    }
+    if (d < 0) return fits;
+  }
+}
+
+bool copy(const Shape& shape, const View& out, const View& in) {
+  for (int d = 0; d < shape.rank; ++d) {
+    if (shape.extent[d] <= 0) return true;
+  }
+  const Transfer transfer(out.format, in.format);
+  Map maps[2][kMaxDims];
+  Box<2> box;
+  if (!maps_of(shape, out, maps[0], &box.base[0]) || !maps_of(shape, in, maps[1], &box.base[1])) {
+    return copy_stretches(shape, out, in, transfer);
+  }
+  for (int d = 0; d < shape.rank; ++d) {
+    if (shape.extent[d] == 1) continue;
+    box.extent[box.rank] = shape.extent[d];
+    box.map[box.rank][0] = maps[0][d];
+    box.map[box.rank][1] = maps[1][d];
+    ++box.rank;
+  }
+  bool fits = true;
+  split_and_run(box, [&](const Loops<2>& loops) { fits &= copy_loops(loops, transfer); });
+  return fits;
+}
+
+SPYRE_ISA_END

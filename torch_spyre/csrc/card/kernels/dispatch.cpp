@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chooses the instruction set once, at run time, and owns what all of them share: format facts and working memory.
+#include "dispatch.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace spyre::card {
+
+namespace {
+
+struct FormatRow {
+  int bytes, elems;
+  const char* name;
+};
+
+constexpr FormatRow kFormats[] = {
+#define FORMAT(code, name, bytes, elems) {bytes, elems, #name},
+#include "spyre/formats.def"
+#undef FORMAT
+};
+
+const FormatRow& row(Format f) {
+  const size_t code = static_cast<size_t>(f);
+  return kFormats[code < std::size(kFormats) ? code : static_cast<size_t>(Format::INVALID)];
+}
+
+const KernelTable* find(const char* name) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (avx512 && (!name || !std::strcmp(name, kAvx512Kernels.name))) return &kAvx512Kernels;
+  if (avx2 && (!name || !std::strcmp(name, kAvx2Kernels.name))) return &kAvx2Kernels;
+#endif
+  if (!name || !std::strcmp(name, kPortableKernels.name)) return &kPortableKernels;
+  return nullptr;
+}
+
+const KernelTable* initial() {
+  const char* wanted = std::getenv("SPYRE_ISA");
+  const KernelTable* table = wanted && *wanted ? find(wanted) : nullptr;
+  return table ? table : find(nullptr);
+}
+
+std::atomic<const KernelTable*>& active() {
+  static std::atomic<const KernelTable*> table{initial()};
+  return table;
+}
+
+const KernelTable& kernels() { return *active().load(std::memory_order_relaxed); }
+
+/// Grows by halves, so that a sequence of slightly larger kernels does not reallocate each time.
+struct Scratch {
+  void* data = nullptr;
+  size_t bytes = 0;
+  ~Scratch() { std::free(data); }
+  void* get(size_t wanted) {
+    if (wanted <= bytes) return data;
+    std::free(data);
+    const size_t grown = (wanted + wanted / 2 + 4095) / 4096 * 4096;
+    data = std::aligned_alloc(4096, grown);
+    bytes = data ? grown : 0;
+    if (!data) throw std::bad_alloc();
+    return data;
+  }
+};
+
+}  // namespace
+
+int format_bytes(Format f) { return row(f).bytes; }
+int format_elems_per_stick(Format f) { return row(f).elems; }
+const char* format_name(Format f) { return row(f).name; }
+
+void* scratch(ScratchSlot slot, size_t bytes) {
+  thread_local Scratch slots[kScratchSlots];
+  return slots[slot].get(bytes);
+}
+
+bool set_isa(const char* name) {
+  const KernelTable* table = find(name);
+  if (table) active().store(table);
+  return table != nullptr;
+}
+
+const char* active_isa() { return kernels().name; }
+
+void vector_op(VOp op, Compute compute, const Shape& shape, const View& out, const View* in, int n_in) {
+  kernels().vector_op(op, compute, shape, out, in, n_in);
+}
+void reduce(ROp op, Compute compute, const Shape& shape, uint32_t reduced_mask, bool accumulate, const View& out,
+            const View& in) {
+  kernels().reduce(op, compute, shape, reduced_mask, accumulate, out, in);
+}
+void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, const View& b) {
+  kernels().matmul(shape, accumulate, c, a, b);
+}
+bool copy(const Shape& shape, const View& out, const View& in) { return kernels().copy(shape, out, in); }
+void sum_views(const Shape& shape, const View& out, const View* in, int n) { kernels().sum_views(shape, out, in, n); }
+
+}  // namespace spyre::card

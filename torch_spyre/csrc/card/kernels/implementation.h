@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// All kernels, once per instruction set. See isa.h for why this is included and not linked.
+#pragma once
+#include "copy.h"
+#include "matmul.h"
+#include "reduce.h"
+#include "vector_op.h"

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix multiplication: fp32 FMA, k = 0, 1, 2, ... for every output, whatever the shape.
+//
+// A is decoded once into fp32 rows, in blocks of kDepth along k. B is used from where it lies when few rows of A share
+// it, else decoded block by block into panels of kPanel columns. C waits in an fp32 tile between blocks, so that
+// blocking does not change the order of the additions.
+#pragma once
+#include "convert.h"
+#include "iterate.h"
+
+SPYRE_ISA_BEGIN
+
+#if defined(SPYRE_KERNELS_AVX512)
+constexpr int kTileRows = 14, kTileVectors = 2, kDirectRows = 12;
+#elif defined(SPYRE_KERNELS_AVX2)
+constexpr int kTileRows = 6, kTileVectors = 1, kDirectRows = 4;
+#else
+constexpr int kTileRows = 4, kTileVectors = 1, kDirectRows = 4;
+#endif
+constexpr int kPanel = 16 * kTileVectors;   // columns of one register tile
+constexpr int kDepth = 256;                 // k per block
+constexpr int kRowPitch = kDepth + 16;      // floats from row to row of A; not a power of two, to spread cache sets
+constexpr int kWidth = 256;                 // columns of one tile of C
+constexpr int kTilePitch = kWidth + 16;
+constexpr int64_t kRowBlockFloats = 3 << 20;  // decoded A kept at a time
+
+/// One operand of one batch: byte address of (i, j) = base + offset_of(row, i) + offset_of(column, j).
+struct Matrix {
+  std::byte* base;
+  Format format;
+  DimMap row, column;
+};
+
+/// Elements [v, v+n) along one dim as fp32.
+inline void load_span(Format f, const std::byte* base, const DimMap& m, int64_t v, int64_t n, float* to) {
+  if (m.block == 0 || m.outer == m.block * m.inner) return load_run(f, base + v * m.inner, m.inner, n, to);
+  while (n > 0) {
+    int64_t piece = min64(n, m.block - v % m.block);
+    load_run(f, base + offset_of(m, v), m.inner, piece, to);
+    v += piece;
+    to += piece;
+    n -= piece;
+  }
+}
+
+inline void store_span(Format f, std::byte* base, const DimMap& m, int64_t v, int64_t n, const float* from) {
+  if (m.block == 0 || m.outer == m.block * m.inner) return store_run(f, base + v * m.inner, m.inner, n, from);
+  while (n > 0) {
+    int64_t piece = min64(n, m.block - v % m.block);
+    store_run(f, base + offset_of(m, v), m.inner, piece, from);
+    v += piece;
+    from += piece;
+    n -= piece;
+  }
+}
+
+template <Format f, int vectors>
+SPYRE_INLINE void load_vectors(const std::byte* p, F (&x)[vectors]) {
+  constexpr int kBytes = vector_bytes(f) * 16;
+  SPYRE_UNROLL
+  for (int v = 0; v + 1 < vectors; v += 2) load_pair<f>(p + v * kBytes, x[v], x[v + 1]);
+  if constexpr (vectors % 2) x[vectors - 1] = load_vector<f>(p + (vectors - 1) * kBytes);
+}
+
+/// rows x (16*vectors) outputs over `depth` values of k. B rows are `pitch` bytes apart, in format f.
+template <Format f, int rows, int vectors>
+void multiply(const float* a, const std::byte* b, int64_t pitch, int64_t depth, float* c, bool first) {
+  F sum[rows][vectors];
+  SPYRE_UNROLL
+  for (int r = 0; r < rows; ++r) {
+    SPYRE_UNROLL
+    for (int v = 0; v < vectors; ++v) sum[r][v] = first ? splat(0.0f) : load(c + r * kTilePitch + v * 16);
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    F x[vectors];
+    load_vectors<f, vectors>(b, x);
+    b += pitch;
+    SPYRE_UNROLL
+    for (int r = 0; r < rows; ++r) {
+      F y = splat(a[r * kRowPitch + k]);
+      SPYRE_UNROLL
+      for (int v = 0; v < vectors; ++v) sum[r][v] = fma(y, x[v], sum[r][v]);
+    }
+  }
+  SPYRE_UNROLL
+  for (int r = 0; r < rows; ++r) {
+    SPYRE_UNROLL
+    for (int v = 0; v < vectors; ++v) store(c + r * kTilePitch + v * 16, sum[r][v]);
+  }
+}
+
+using MultiplyFunction = void (*)(const float*, const std::byte*, int64_t, int64_t, float*, bool);
+
+template <Format f, int vectors, int max_rows>
+struct MultiplyTable {
+  MultiplyFunction function[max_rows + 1];
+  template <int rows>
+  constexpr void fill() {
+    if constexpr (rows > 0) {
+      function[rows] = multiply<f, rows, vectors>;
+      fill<rows - 1>();
+    }
+  }
+  constexpr MultiplyTable() : function{} { fill<max_rows>(); }
+};
+
+/// Decodes rows [m0, m0+rows) of A: block after block of kDepth, each `rows` rows of kRowPitch floats.
+inline void decode_rows(const Matrix& a, int64_t m0, int64_t rows, int64_t depth, float* to) {
+  for (int64_t k = 0; k < depth; k += kDepth) {
+    const int64_t n = min64(kDepth, depth - k);
+    for (int64_t r = 0; r < rows; ++r, to += kRowPitch) {
+      load_span(a.format, a.base + offset_of(a.row, m0 + r), a.column, k, n, to);
+    }
+  }
+}
+
+/// `unit` if at least that many columns from n on lie side by side, else 0.
+inline int64_t direct_width(const Matrix& b, int64_t n, int64_t total, int64_t unit) {
+  if (b.column.inner != format_bytes(b.format) || total - n < unit) return 0;
+  if (b.column.block == 0 || b.column.outer == b.column.block * b.column.inner) return unit;
+  return b.column.block - n % b.column.block >= unit ? unit : 0;
+}
+
+/// One panel whose columns lie side by side.
+template <Format f>
+void decode_panel(const Matrix& b, int64_t k, int64_t depth, int64_t n, float* to) {
+  const std::byte* base = b.base + offset_of(b.column, n);
+  for (int64_t r = 0; r < depth; ++r) {
+    F x[kTileVectors];
+    load_vectors<f, kTileVectors>(base + offset_of(b.row, k + r), x);
+    SPYRE_UNROLL
+    for (int v = 0; v < kTileVectors; ++v) store(to + r * kPanel + v * 16, x[v]);
+  }
+}
+
+/// Decodes `depth` x `width` of B from (k, n) into panels: panel after panel of depth rows of kPanel floats, zero padded.
+inline void decode_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t width, float* to) {
+  const bool along_k = format_bytes(b.format) == b.row.inner && format_bytes(b.format) != b.column.inner;
+  for (int64_t j = 0; j < width; j += kPanel, to += depth * kPanel) {
+    const int64_t columns = min64(kPanel, width - j);
+    if (along_k) {
+      float line[kDepth];
+      for (int64_t c = 0; c < kPanel; ++c) {
+        if (c < columns) load_span(b.format, b.base + offset_of(b.column, n + j + c), b.row, k, depth, line);
+        for (int64_t r = 0; r < depth; ++r) to[r * kPanel + c] = c < columns ? line[r] : 0.0f;
+      }
+      continue;
+    }
+    const int64_t side_by_side = direct_width(b, n + j, n + width, kPanel);
+    if (side_by_side == kPanel && b.format == Format::SEN169_FP16) {
+      decode_panel<Format::SEN169_FP16>(b, k, depth, n + j, to);
+      continue;
+    }
+    for (int64_t r = 0; r < depth; ++r) {
+      float* row = to + r * kPanel;
+      load_span(b.format, b.base + offset_of(b.row, k + r), b.column, n + j, columns, row);
+      for (int64_t c = columns; c < kPanel; ++c) row[c] = 0.0f;
+    }
+  }
+}
+
+struct Problem {
+  int64_t m, n, k;
+  bool accumulate;
+  Matrix a, b, c;
+};
+
+inline void load_tile(const Problem& p, int64_t m0, int64_t rows, int64_t n, int64_t width, float* tile) {
+  for (int64_t r = 0; r < rows; ++r) {
+    load_span(p.c.format, p.c.base + offset_of(p.c.row, m0 + r), p.c.column, n, width, tile + r * kTilePitch);
+  }
+}
+inline void store_tile(const Problem& p, int64_t m0, int64_t rows, int64_t n, int64_t width, const float* tile) {
+  for (int64_t r = 0; r < rows; ++r) {
+    store_span(p.c.format, p.c.base + offset_of(p.c.row, m0 + r), p.c.column, n, width, tile + r * kTilePitch);
+  }
+}
+
+/// Columns [n, n+width) of rows [m0, m0+rows) through decoded panels.
+inline void multiply_panels(const Problem& p, const float* a, int64_t m0, int64_t rows, int64_t n, int64_t width) {
+  static constexpr MultiplyTable<Format::IEEE_FP32, kTileVectors, kTileRows> kTable;
+  float* panels = static_cast<float*>(scratch(kScratchB, sizeof(float) * kDepth * kWidth));
+  float* tile = static_cast<float*>(scratch(kScratchC, sizeof(float) * static_cast<size_t>(rows * kTilePitch)));
+  if (p.accumulate) load_tile(p, m0, rows, n, width, tile);
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  for (int64_t k = 0; k < p.k; k += kDepth, a += rows * kRowPitch) {
+    const int64_t depth = min64(kDepth, p.k - k);
+    decode_panels(p.b, k, depth, n, width, panels);
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t from = t * rows / tiles, count = (t + 1) * rows / tiles - from;
+      const MultiplyFunction run = kTable.function[count];
+      for (int64_t j = 0; j < width; j += kPanel) {
+        run(a + from * kRowPitch, reinterpret_cast<const std::byte*>(panels + j * depth), kPanel * 4, depth,
+            tile + from * kTilePitch + j, k == 0 && !p.accumulate);
+      }
+    }
+  }
+  store_tile(p, m0, rows, n, width, tile);
+}
+
+/// Few rows: B is streamed once, decoded in registers. `width` columns lie side by side at every k.
+template <Format f>
+void multiply_direct(const Problem& p, const float* a, int64_t m0, int64_t rows, int64_t n, int64_t width) {
+  constexpr int kWide = 4;  // vectors: a stick of 64
+  static constexpr MultiplyTable<f, kWide, (kDirectRows + 2) / 3> kWideTable;
+  static constexpr MultiplyTable<f, kTileVectors, kDirectRows> kTable;
+  const bool wide = rows <= (kDirectRows + 2) / 3;
+  const int vectors = wide ? kWide : kTileVectors;
+  const MultiplyFunction run = wide ? kWideTable.function[rows] : kTable.function[rows];
+  float* tile = static_cast<float*>(scratch(kScratchC, sizeof(float) * static_cast<size_t>(rows * kTilePitch)));
+  if (p.accumulate) load_tile(p, m0, rows, n, width, tile);
+  const std::byte* base = p.b.base + offset_of(p.b.column, n);
+  for (int64_t k = 0; k < p.k;) {
+    const int64_t within = k % kDepth;
+    int64_t depth = min64(kDepth - within, p.k - k);
+    if (p.b.row.block) depth = min64(depth, p.b.row.block - k % p.b.row.block);
+    const std::byte* b = base + offset_of(p.b.row, k);
+    for (int64_t j = 0; j < width; j += vectors * 16) {
+      run(a + (k / kDepth) * rows * kRowPitch + within, b + j * vector_bytes(f), p.b.row.inner, depth, tile + j,
+          k == 0 && !p.accumulate);
+    }
+    k += depth;
+  }
+  store_tile(p, m0, rows, n, width, tile);
+}
+
+void multiply_problem(const Problem& p) {
+  const int64_t blocks = (p.k + kDepth - 1) / kDepth;
+  const int64_t limit = max64(kRowBlockFloats / (blocks * kRowPitch) / kTileRows, 4) * kTileRows;
+  const bool direct = p.m <= kDirectRows && (p.b.format == Format::SEN169_FP16 || p.b.format == Format::IEEE_FP32);
+  for (int64_t m0 = 0; m0 < p.m; m0 += limit) {
+    const int64_t rows = min64(limit, p.m - m0);
+    float* a = static_cast<float*>(scratch(kScratchA, sizeof(float) * static_cast<size_t>(blocks * rows * kRowPitch)));
+    decode_rows(p.a, m0, rows, p.k, a);
+    for (int64_t n = 0; n < p.n;) {
+      int64_t width = direct ? direct_width(p.b, n, p.n, 64) : 0;
+      if (width == 0) {
+        width = direct ? min64(64, p.n - n) : min64(kWidth, p.n - n);
+        multiply_panels(p, a, m0, rows, n, width);
+      } else if (p.b.format == Format::SEN169_FP16) {
+        multiply_direct<Format::SEN169_FP16>(p, a, m0, rows, n, width);
+      } else {
+        multiply_direct<Format::IEEE_FP32>(p, a, m0, rows, n, width);
+      }
+      n += width;
+    }
+  }
+}
+
+/// SENINT8: int32 accumulation, wrapping.
+void multiply_integers(const Problem& p) {
+  int32_t line[kWidth];
+  for (int64_t i = 0; i < p.m; ++i) {
+    const std::byte* a = p.a.base + offset_of(p.a.row, i);
+    std::byte* c = p.c.base + offset_of(p.c.row, i);
+    for (int64_t n = 0; n < p.n; n += kWidth) {
+      const int64_t width = min64(kWidth, p.n - n);
+      for (int64_t j = 0; j < width; ++j) {
+        line[j] = 0;
+        if (p.accumulate) load_run_int(p.c.format, c + offset_of(p.c.column, n + j), 0, 1, &line[j]);
+      }
+      for (int64_t k = 0; k < p.k; ++k) {
+        const int64_t x = read_int(p.a.format, a + offset_of(p.a.column, k));
+        const std::byte* b = p.b.base + offset_of(p.b.row, k);
+        for (int64_t j = 0; j < width; ++j) {
+          const int64_t y = read_int(p.b.format, b + offset_of(p.b.column, n + j));
+          line[j] = static_cast<int32_t>(static_cast<uint32_t>(line[j]) + static_cast<uint32_t>(x * y));
+        }
+      }
+      for (int64_t j = 0; j < width; ++j) store_run_int(p.c.format, c + offset_of(p.c.column, n + j), 0, 1, &line[j]);
+    }
+  }
+}
+
+void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, const View& b) {
+  const int batch = shape.rank - 3, m = batch, n = batch + 1, k = batch + 2;
+  for (int d = 0; d < shape.rank; ++d) {
+    if (shape.extent[d] <= 0) return;
+  }
+  Problem p{shape.extent[m],
+            shape.extent[n],
+            shape.extent[k],
+            accumulate,
+            {a.base, a.format, a.dim[m], a.dim[k]},
+            {b.base, b.format, b.dim[k], b.dim[n]},
+            {c.base, c.format, c.dim[m], c.dim[n]}};
+  const bool integers = is_integer(a.format) && is_integer(b.format);
+  int64_t index[kMaxDims] = {};
+  for (;;) {
+    int64_t at_a = 0, at_b = 0, at_c = 0;
+    for (int d = 0; d < batch; ++d) {
+      at_a += offset_of(a.dim[d], index[d]);
+      at_b += offset_of(b.dim[d], index[d]);
+      at_c += offset_of(c.dim[d], index[d]);
+    }
+    p.a.base = a.base + at_a;
+    p.b.base = b.base + at_b;
+    p.c.base = c.base + at_c;
+    integers ? multiply_integers(p) : multiply_problem(p);
+    int d = batch - 1;
+    for (; d >= 0; --d) {
+      if (++index[d] < shape.extent[d]) break;
+      index[d] = 0;
+    }
+    if (d < 0) return;
+  }
+}
+
+SPYRE_ISA_END

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace spyre::card {
+namespace {
+
+constexpr uint64_t kReservation = 8 * kSegmentBytes;
+constexpr uint64_t kChunk = 2u << 20;            // unit of commit accounting: one huge page
+constexpr uint64_t kOpenStep = 256u << 20;       // pages become accessible in steps, so that few system calls are made
+constexpr uint64_t kRetainedLimit = 512u << 20;  // freed memory kept for reuse before it goes back to the host
+
+uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+uint64_t host_budget() {
+  static const uint64_t budget = [] {
+    if (const char* text = std::getenv("SPYRE_HOST_MEMORY_GB")) {
+      char* end = nullptr;
+      double gib = std::strtod(text, &end);
+      if (end == text || *end != '\0' || !(gib > 0) || gib > 1e6)
+        throw Error("InvalidArgument",
+                    std::string("SPYRE_HOST_MEMORY_GB is '") + text + "'; give a positive number of GiB");
+      return static_cast<uint64_t>(gib * (1ull << 30));
+    }
+    uint64_t physical = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    return physical / 10 * 8;
+  }();
+  return budget;
+}
+
+std::atomic<uint64_t> process_committed{0};
+
+}  // namespace
+
+int FirstFit::size_class(uint64_t bytes) {
+  uint64_t units = bytes / kStickBytes;
+  int log = std::bit_width(units) - 1;
+  int eighth = log >= 3 ? static_cast<int>(units >> (log - 3)) & 7 : static_cast<int>(units << (3 - log)) & 7;
+  return log * 8 + eighth;
+}
+
+void FirstFit::insert(uint64_t begin, uint64_t end) {
+  blocks_.emplace(begin, end);
+  by_size_[size_class(end - begin)].insert(begin);
+}
+
+void FirstFit::erase(std::map<uint64_t, uint64_t>::iterator block) {
+  by_size_[size_class(block->second - block->first)].erase(block->first);
+  blocks_.erase(block);
+}
+
+void FirstFit::add_segment(uint64_t begin, uint64_t end) {
+  borders_.insert(begin);
+  borders_.insert(end);
+  insert(begin, end);
+}
+
+uint64_t FirstFit::take(uint64_t bytes) {
+  uint64_t best = kNone;
+  int own = size_class(bytes);
+  for (int c = own + 1; c < kClasses; ++c)
+    if (!by_size_[c].empty()) best = std::min(best, *by_size_[c].begin());
+  for (uint64_t begin : by_size_[own]) {
+    if (begin > best) break;
+    if (blocks_.at(begin) - begin >= bytes) {
+      best = begin;
+      break;
+    }
+  }
+  if (best == kNone) return kNone;
+  auto block = blocks_.find(best);
+  uint64_t end = block->second;
+  erase(block);
+  if (best + bytes < end) insert(best + bytes, end);
+  return best;
+}
+
+Range FirstFit::give(uint64_t begin, uint64_t end) {
+  auto next = blocks_.lower_bound(begin);
+  if (next != blocks_.end() && next->first == end && !borders_.count(end)) {
+    end = next->second;
+    auto gone = next++;
+    erase(gone);
+  }
+  if (next != blocks_.begin() && !borders_.count(begin)) {
+    auto previous = std::prev(next);
+    if (previous->second == begin) {
+      begin = previous->first;
+      erase(previous);
+    }
+  }
+  insert(begin, end);
+  return {begin, end};
+}
+
+uint64_t FirstFit::largest() const {
+  for (int c = kClasses - 1; c >= 0; --c) {
+    uint64_t best = 0;
+    for (uint64_t begin : by_size_[c]) best = std::max(best, blocks_.at(begin) - begin);
+    if (best) return best;
+  }
+  return 0;
+}
+
+Memory::Memory() : committed_(kReservation / kChunk / 64) {
+  host_budget();
+  void* p = mmap(nullptr, kReservation + kChunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    throw Error("OutOfMemory", std::string("cannot reserve 128 GiB of address space for a card: ") +
+                                   std::strerror(errno) + "; raise the limit on virtual memory (ulimit -v)");
+  // A huge-page boundary, so that chunks are huge pages; the slack on both sides is given back.
+  auto raw = reinterpret_cast<uintptr_t>(p);
+  uintptr_t aligned = round_up(raw, kChunk);
+  if (aligned > raw) munmap(p, aligned - raw);
+  if (raw + kChunk > aligned) munmap(reinterpret_cast<void*>(aligned + kReservation), raw + kChunk - aligned);
+  base_ = reinterpret_cast<std::byte*>(aligned);
+  madvise(base_, kReservation, MADV_DONTDUMP);
+  for (int s = 0; s < kDataSegments; ++s)
+    free_.add_segment(s == 0 ? kStickBytes : s * kSegmentBytes, (s + 1) * kSegmentBytes);
+}
+
+Memory::~Memory() {
+  uint64_t chunks = 0;
+  for (uint64_t word : committed_) chunks += std::popcount(word);
+  process_committed -= chunks * kChunk;
+  munmap(base_, kReservation);
+}
+
+void Memory::open_pages(uint64_t end) {
+  if (end <= opened_) return;
+  uint64_t target = std::min(round_up(end, kOpenStep), kReservation);
+  if (mprotect(base_ + opened_, target - opened_, PROT_READ | PROT_WRITE) != 0)
+    throw Error("OutOfMemory", std::string("the host refuses pages for card memory: ") + std::strerror(errno) +
+                                   "; free host memory or allow overcommit (vm.overcommit_memory)");
+  madvise(base_ + opened_, target - opened_, MADV_HUGEPAGE);
+  opened_ = target;
+}
+
+uint64_t Memory::allocate(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  uint64_t address = FirstFit::kNone;
+  uint64_t rounded = 0;
+  if (bytes <= kSegmentBytes) {
+    rounded = round_up(std::max<uint64_t>(bytes, 1), kStickBytes);
+    address = free_.take(rounded);
+  }
+  if (address == FirstFit::kNone)
+    throw Error("OutOfMemory",
+                "cannot allocate " + std::to_string(bytes) +
+                    " bytes of card memory: " + std::to_string(total_bytes() - allocated_) + " bytes free of " +
+                    std::to_string(total_bytes()) + ", largest free block " + std::to_string(free_.largest()) +
+                    " bytes (an allocation never crosses a 16 GiB segment); free tensors or use smaller ones");
+  try {
+    open_pages(address + rounded);
+  } catch (...) {
+    free_.give(address, address + rounded);
+    throw;
+  }
+  live_.emplace(address, address + rounded);
+  allocated_ += rounded;
+  retained_ -= std::min(retained_, rounded);
+  return address;
+}
+
+std::vector<Range> Memory::free(uint64_t address) {
+  std::lock_guard lock(mutex_);
+  auto block = live_.find(address);
+  if (block == live_.end())
+    throw Error("InvalidArgument",
+                "free of card address " + std::to_string(address) + ", which is not the start of a live allocation");
+  uint64_t end = block->second;
+  live_.erase(block);
+  allocated_ -= end - address;
+  free_.give(address, end);
+  retained_ += end - address;
+  return retained_ > kRetainedLimit ? reclaim_locked() : std::vector<Range>{};
+}
+
+std::vector<Range> Memory::reclaim() {
+  std::lock_guard lock(mutex_);
+  return reclaim_locked();
+}
+
+std::vector<Range> Memory::reclaim_locked() {
+  std::vector<Range> ranges;
+  uint64_t released = 0;
+  for (auto [begin, end] : free_.blocks()) {
+    uint64_t first = round_up(begin, kChunk) / kChunk, last = std::min(end, opened_) / kChunk;
+    for (uint64_t c = first; c < last; ++c) {
+      uint64_t& word = committed_[c / 64];
+      if (word == 0) {
+        c |= 63;
+        continue;
+      }
+      uint64_t bit = 1ull << (c % 64);
+      if (!(word & bit)) continue;
+      word &= ~bit;
+      ++released;
+      if (!ranges.empty() && ranges.back().end == c * kChunk)
+        ranges.back().end += kChunk;
+      else
+        ranges.push_back({c * kChunk, (c + 1) * kChunk});
+    }
+  }
+  process_committed -= released * kChunk;
+  retained_ = 0;
+  return ranges;
+}
+
+void Memory::release(Range range) const { madvise(base_ + range.begin, range.end - range.begin, MADV_DONTNEED); }
+
+bool Memory::commit(uint64_t address, uint64_t bytes) {
+  if (bytes == 0) return true;
+  std::lock_guard lock(mutex_);
+  uint64_t first = address / kChunk, last = (address + bytes - 1) / kChunk, fresh = 0;
+  for (uint64_t c = first; c <= last; ++c) fresh += !(committed_[c / 64] >> (c % 64) & 1);
+  if (fresh == 0) return true;
+  if (process_committed.fetch_add(fresh * kChunk) + fresh * kChunk > host_budget()) {
+    process_committed -= fresh * kChunk;
+    return false;
+  }
+  for (uint64_t c = first; c <= last; ++c) committed_[c / 64] |= 1ull << (c % 64);
+  return true;
+}
+
+void Memory::throw_budget(uint64_t bytes) const {
+  throw Error("OutOfMemory", "writing " + std::to_string(bytes) +
+                                 " bytes of card memory would exceed the host budget: " +
+                                 std::to_string(process_committed.load()) + " of " + std::to_string(host_budget()) +
+                                 " bytes are in use; free tensors or raise SPYRE_HOST_MEMORY_GB");
+}
+
+void Memory::check(uint64_t address, uint64_t bytes, const char* what) const {
+  std::lock_guard lock(mutex_);
+  auto block = live_.upper_bound(address);
+  if (block != live_.begin()) {
+    --block;
+    if (address <= block->second && bytes <= block->second - address) return;
+  }
+  throw Error("OutOfBounds", std::string(what) + ": bytes [" + std::to_string(address) + ", " +
+                                 std::to_string(address) + " + " + std::to_string(bytes) +
+                                 ") are not inside one live allocation of this card");
+}
+
+uint64_t Memory::allocated_bytes() const {
+  std::lock_guard lock(mutex_);
+  return allocated_;
+}
+
+}  // namespace spyre::card

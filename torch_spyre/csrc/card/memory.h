@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// One card's LPDDR5: a lazily committed reservation and the allocator of its data segments.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "spyre/card.h"
+
+namespace spyre::card {
+
+struct Range {
+  uint64_t begin, end;
+};
+
+/// Exact first fit over the free blocks of several segments, 128-byte granularity, coalescing. Not thread-safe.
+/// Free blocks are indexed by address and, in size classes an eighth of a power of two wide, by size: the lowest
+/// block that fits is the lowest of all larger classes or a member of the request's own class.
+class FirstFit {
+ public:
+  /// Adds a block that never coalesces with a neighbour across its borders.
+  void add_segment(uint64_t begin, uint64_t end);
+  /// Lowest address where `bytes` (a multiple of 128) fit; kNone if nowhere.
+  static constexpr uint64_t kNone = ~0ull;
+  uint64_t take(uint64_t bytes);
+  /// Returns the coalesced free block that now contains [begin, end).
+  Range give(uint64_t begin, uint64_t end);
+  uint64_t largest() const;
+  const std::map<uint64_t, uint64_t>& blocks() const { return blocks_; }
+
+ private:
+  static constexpr int kClasses = 36 * 8;
+  static int size_class(uint64_t bytes);
+  void insert(uint64_t begin, uint64_t end);
+  void erase(std::map<uint64_t, uint64_t>::iterator block);
+
+  std::map<uint64_t, uint64_t> blocks_;  // begin -> end
+  std::array<std::set<uint64_t>, kClasses> by_size_;
+  std::set<uint64_t> borders_;
+};
+
+/// Thread-safe. Card addresses are offsets into the reservation; address 0 is never handed out.
+/// Host pages commit when they are first written. `commit` announces such writes so that a host-memory budget
+/// (SPYRE_HOST_MEMORY_GB for the whole process, default 80 % of physical memory) can refuse them in time.
+class Memory {
+ public:
+  Memory();
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  uint64_t allocate(uint64_t bytes);
+  /// Returns ranges whose pages should go back to the host. They may still be in use by queued work: the caller passes
+  /// them to `release` in queue order.
+  std::vector<Range> free(uint64_t address);
+  /// All committed ranges inside free blocks, to be passed to `release` in queue order.
+  std::vector<Range> reclaim();
+  void release(Range range) const;
+
+  /// Accounts for a write of the range. Returns false if it would exceed the budget.
+  bool commit(uint64_t address, uint64_t bytes);
+  [[noreturn]] void throw_budget(uint64_t bytes) const;
+
+  /// Throws OutOfBounds unless the range lies in one live allocation.
+  void check(uint64_t address, uint64_t bytes, const char* what) const;
+
+  std::byte* at(uint64_t address) const { return base_ + address; }
+  uint64_t allocated_bytes() const;
+  static constexpr uint64_t total_bytes() { return kDataSegments * kSegmentBytes; }
+
+ private:
+  void open_pages(uint64_t end);
+  std::vector<Range> reclaim_locked();
+
+  mutable std::mutex mutex_;
+  std::byte* base_ = nullptr;
+  FirstFit free_;
+  std::map<uint64_t, uint64_t> live_;  // begin -> end
+  uint64_t allocated_ = 0;
+  uint64_t retained_ = 0;            // upper estimate of committed bytes inside free blocks
+  uint64_t opened_ = 0;              // bytes from the start that are readable and writable
+  std::vector<uint64_t> committed_;  // one bit per chunk
+};
+
+}  // namespace spyre::card

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// The proof of docs/program-format.md: a dry run of the scalar part for every core and loop iteration, phase by phase.
+// It checks what each tile instruction would touch and, on the way, counts it; running the program then needs neither
+// checks nor counters.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "access.h"
+#include "program.h"
+#include "scalar.h"
+
+namespace spyre::card {
+namespace {
+
+constexpr uint64_t kMaxSteps = 50'000'000;  // scalar instructions, tile instructions and LX runs of all cores
+constexpr uint64_t kMaxPoints = 1ull << 48;
+
+struct Location {
+  int core;
+  uint32_t pc;
+};
+
+/// Bytes of another core's LX that a core reads in this phase.
+struct RemoteRead {
+  Location reader;
+  int owner;
+  int64_t begin, end;
+};
+
+class Prover {
+ public:
+  Prover(const Image& image, std::span<const int64_t> int_scalars) : image_(image), cores_(image.cores) {
+    for (uint32_t c = 0; c < image.cores; ++c) {
+      Core& core = cores_[c];
+      core.state.reset(image, static_cast<int>(c), int_scalars);
+      core.defined.assign(image.registers, 0);
+      std::fill_n(core.defined.begin(), 1 + int_scalars.size(), 1);
+    }
+  }
+
+  Proof run() {
+    while (!run_phase()) {
+      check_remote_reads();
+      for (Core& core : cores_) {
+        core.earlier.add_all(core.now);
+        core.now.clear();
+      }
+      ++proof_.phases;
+    }
+    check_remote_reads();
+    return proof_;
+  }
+
+ private:
+  struct Core {
+    CoreState state;
+    std::vector<uint8_t> defined;
+    IntervalSet written;  // LX bytes written so far
+    IntervalSet earlier;  // ... in earlier phases
+    IntervalSet now;      // ... in this phase
+  };
+
+  /// Scalar arithmetic that refuses overflow, undefined registers and endless loops.
+  struct CheckedArith {
+    Prover& prover;
+    Core& core;
+
+    int64_t add(int64_t a, int64_t b) {
+      if (__builtin_add_overflow(a, b, &a)) overflow();
+      return a;
+    }
+    int64_t sub(int64_t a, int64_t b) {
+      if (__builtin_sub_overflow(a, b, &a)) overflow();
+      return a;
+    }
+    int64_t mul(int64_t a, int64_t b) {
+      if (__builtin_mul_overflow(a, b, &a)) overflow();
+      return a;
+    }
+    [[noreturn]] void overflow() { prover.fail("InvalidProgram", where(), "scalar arithmetic overflows 64 bits"); }
+    void positive(int64_t b) {
+      if (b <= 0)
+        prover.fail("InvalidProgram", where(), "floordiv and mod need a positive divisor, not " + std::to_string(b));
+    }
+    int64_t read(const CoreState& s, uint16_t reg) {
+      if (!core.defined[reg])
+        prover.fail("InvalidProgram", where(), "register " + std::to_string(reg) + " is read before it is set");
+      return s.regs[reg];
+    }
+    void write(CoreState& s, uint16_t reg, int64_t value) {
+      s.regs[reg] = value;
+      core.defined[reg] = 1;
+    }
+    void step(const CoreState&) { prover.spend(1, where()); }
+    Location where() const { return {core.state.core, core.state.pc}; }
+  };
+
+  /// Runs every core to its next BARRIER or END. Returns true at END.
+  bool run_phase() {
+    for (Core& core : cores_) {
+      CheckedArith arith{*this, core};
+      const Instr* i = &advance(image_, core.state, arith);
+      while (i->tile()) {
+        check_tile(core, *i, arith);
+        ++core.state.pc;
+        i = &advance(image_, core.state, arith);
+      }
+      if (core.state.pc != cores_[0].state.pc)
+        fail("InvalidProgram", {core.state.core, core.state.pc},
+             "reaches another BARRIER than core 0 (instruction " + std::to_string(cores_[0].state.pc) +
+                 "): a LOOP around a BARRIER needs the same trip count on every core");
+    }
+    if (image_.instrs[cores_[0].state.pc].op == Op::END) return true;
+    for (Core& core : cores_) ++core.state.pc;
+    return false;
+  }
+
+  void check_tile(Core& core, const Instr& i, CheckedArith& arith) {
+    Shape shape;
+    if (!resolve_shape(image_, i, core.state, arith, shape)) return;
+    uint64_t n = points(shape);
+    if (n > kMaxPoints) fail("InvalidProgram", arith.where(), "an iteration box of more than 2^48 points");
+    auto operands = image_.operands_of(i);
+    if (i.op == Op::RINGSUM)
+      check_ring(core, i, operands[1], shape, arith);
+    else
+      for (size_t k = 1; k < operands.size(); ++k) check_operand(core, operands[k], shape, arith, kRead);
+    check_operand(core, operands[0], shape, arith, i.accumulates() ? kRead | kWrite : kWrite);
+    ++proof_.counters.instructions;
+    proof_.work += i.op == Op::MATMUL ? n / 16 + 1 : n;
+  }
+
+  void check_ring(Core& core, const Instr& i, const Operand& in, const Shape& shape, CheckedArith& arith) {
+    int64_t owner = evaluate(image_, i.a, core.state, arith);
+    for (uint32_t k = 0; k < i.ring_cores; ++k, owner = arith.add(owner, i.step))
+      check_operand(core, in, shape, arith, kRead, &owner);
+  }
+
+  void check_operand(Core& core, const Operand& o, const Shape& shape, CheckedArith& arith, int access,
+                     const int64_t* ring_owner = nullptr) {
+    if (!o.addressed()) return;
+    int64_t owner = core.state.core;
+    if (o.space == Space::LX_REMOTE) {
+      owner = ring_owner ? *ring_owner : evaluate(image_, o.core, core.state, arith);
+      if (owner < 0 || owner >= image_.cores)
+        fail("OutOfBounds", arith.where(),
+             "reads the LX of core " + std::to_string(owner) + ", but " + std::to_string(image_.cores) + " cores run");
+    }
+    int64_t offset = evaluate(image_, o.offset, core.state, arith);
+    int bytes = format_bytes(o.format);
+    if (offset % bytes)
+      fail("InvalidProgram", arith.where(),
+           "byte offset " + std::to_string(offset) + " is not a multiple of the element");
+    if (o.layout >= 0)
+      check_layout(core, o, shape, arith, access, owner, offset);
+    else
+      check_boxes(core, o, shape, arith, access, owner, offset);
+    count(o, shape, access, owner != core.state.core);
+  }
+
+  void check_boxes(Core& core, const Operand& o, const Shape& shape, CheckedArith& arith, int access, int64_t owner,
+                   int64_t offset) {
+    make_boxes(shape, &image_.maps[o.first_map], format_bytes(o.format), boxes_);
+    for (const Box& box : boxes_) {
+      check_bounds(o, box.span(), offset, arith.where());
+      if (o.space != Space::LX && o.space != Space::LX_REMOTE) continue;
+      spend(box.runs(), arith.where());
+      for_each_run(box, offset + static_cast<int64_t>(box.begin),
+                   [&](int64_t begin, int64_t end) { touch_lx(core, o, begin, end, access, owner); });
+    }
+  }
+
+  void check_layout(Core& core, const Operand& o, const Shape& shape, CheckedArith& arith, int access, int64_t owner,
+                    int64_t offset) {
+    LayoutMap map = image_.layouts[o.layout].map;
+    map.offset = evaluate(image_, image_.layouts[o.layout].offset, core.state, arith);
+    bool lx = o.space == Space::LX || o.space == Space::LX_REMOTE;
+    if (lx) spend(points(shape), arith.where());
+    ByteSpan span;
+    uint64_t visited = 0;
+    bool inside = layout_span(map, shape, format_bytes(o.format), kMaxSteps - steps_, span, visited);
+    spend(visited, arith.where());
+    if (!inside) fail("OutOfBounds", arith.where(), "addresses an element outside the layout of its tensor");
+    check_bounds(o, span, offset, arith.where());
+    if (!lx) return;
+    int bytes = format_bytes(o.format);
+    for_each_point(map, shape, [&](int64_t address) {
+      touch_lx(core, o, offset + address, offset + address + bytes, access, owner);
+    });
+  }
+
+  void check_bounds(const Operand& o, const ByteSpan& span, int64_t offset, Location at) {
+    uint64_t limit = o.space == Space::MEM     ? image_.args[o.index].bytes
+                     : o.space == Space::CONST ? image_.constants.size()
+                                               : image_.lx_bytes;
+    __int128 begin = span.begin + offset, end = span.end + offset;
+    if (begin >= 0 && end <= static_cast<__int128>(limit)) return;
+    std::string what = o.space == Space::MEM     ? "argument " + std::to_string(o.index)
+                       : o.space == Space::CONST ? "the constants"
+                                                 : "LX";
+    fail("OutOfBounds", at,
+         "touches bytes [" + text(begin) + ", " + text(end) + ") of " + what + ", which has " + std::to_string(limit));
+  }
+
+  void touch_lx(Core& core, const Operand& o, int64_t begin, int64_t end, int access, int64_t owner) {
+    Location at{core.state.core, core.state.pc};
+    if (o.space == Space::LX_REMOTE) {
+      remote_.push_back({at, static_cast<int>(owner), begin, end});
+      return;
+    }
+    if ((access & kRead) && !core.written.covers(begin, end))
+      fail("UninitializedRead", at,
+           "reads LX bytes [" + text(begin) + ", " + text(end) + "), which nothing has written");
+    if (access & kWrite) {
+      core.written.add(begin, end);
+      core.now.add(begin, end);
+    }
+  }
+
+  /// At the end of a phase, when all its writes are known.
+  void check_remote_reads() {
+    for (const RemoteRead& r : remote_) {
+      const Core& owner = cores_[r.owner];
+      std::string what =
+          "reads LX bytes [" + text(r.begin) + ", " + text(r.end) + ") of core " + std::to_string(r.owner);
+      if (owner.now.overlaps(r.begin, r.end))
+        fail("RaceDetected", r.reader, what + " in the phase in which that core writes them; put a BARRIER between");
+      if (!owner.earlier.covers(r.begin, r.end))
+        fail("UninitializedRead", r.reader, what + ", which that core did not write in an earlier phase");
+    }
+    remote_.clear();
+  }
+
+  void count(const Operand& o, const Shape& shape, int access, bool remote) {
+    uint64_t bytes = format_bytes(o.format);
+    for (int d = 0; d < shape.rank; ++d) {
+      bool moves = o.layout >= 0 ? image_.layouts[o.layout].map.stride[d] != 0
+                                 : image_.maps[o.first_map + d].inner != 0 || image_.maps[o.first_map + d].outer != 0;
+      if (moves) bytes *= static_cast<uint64_t>(shape.extent[d]);
+    }
+    Counters& c = proof_.counters;
+    if (o.space == Space::LX_REMOTE) {
+      (remote ? c.ring_bytes : c.lx_read_bytes) += bytes;
+      return;
+    }
+    if (o.space == Space::CONST) return;
+    bool memory = o.space == Space::MEM;
+    if (access & kRead) (memory ? c.memory_read_bytes : c.lx_read_bytes) += bytes;
+    if (access & kWrite) (memory ? c.memory_write_bytes : c.lx_write_bytes) += bytes;
+  }
+
+  void spend(uint64_t steps, Location at) {
+    if (steps > kMaxSteps - steps_)
+      fail("InvalidProgram", at, "the proof needs more than 50 million steps; use fewer, larger tiles");
+    steps_ += steps;
+  }
+
+  static std::string text(__int128 value) {
+    if (value > INT64_MAX || value < INT64_MIN) return value > 0 ? "> 2^63" : "< -2^63";
+    return std::to_string(static_cast<int64_t>(value));
+  }
+
+  [[noreturn]] void fail(const char* kind, Location at, const std::string& message) const {
+    const Instr& i = image_.instrs[at.pc];
+    std::string origin = image_.origin_of(i);
+    throw Error(kind, "instruction " + std::to_string(at.pc) + " (" + op_name(i.op) + ") on core " +
+                          std::to_string(at.core) + (origin.empty() ? "" : ", from " + origin) + ": " + message);
+  }
+
+  const Image& image_;
+  std::vector<Core> cores_;
+  std::vector<Box> boxes_;
+  std::vector<RemoteRead> remote_;
+  Proof proof_;
+  uint64_t steps_ = 0;
+};
+
+}  // namespace
+
+Proof prove(const Image& image, std::span<const int64_t> int_scalars) { return Prover(image, int_scalars).run(); }
+
+}  // namespace spyre::card

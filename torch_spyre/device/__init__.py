@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``torch.spyre``: `api` is the module PyTorch shows under that name; the others hold its parts.
+
+Asking questions (availability, count, properties, seeds) starts nothing; the first allocation opens the card.
+"""

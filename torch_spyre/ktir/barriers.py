@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a kernel needs a barrier: before an op that touches memory another core may have touched since the last one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_spyre.ktir.tileops import Coord, Kernel, LinearOperand, Operand, Space, Tensor, TileOp
+
+# Bytes per element of the formats that tensors are stored in.
+ELEMENT_BYTES = {
+    "SEN169_FP16": 2,
+    "IEEE_FP32": 4,
+    "IEEE_INT32": 4,
+    "SENINT8": 1,
+    "SEN143_FP8": 1,
+    "SEN152_FP8": 1,
+}
+
+
+@dataclass(frozen=True)
+class _Touch:
+    """One op's access to one memory tensor. `owner` is None when several cores may touch the same element."""
+
+    start: int
+    end: int
+    write: bool
+    owner: tuple[object, ...] | None
+
+
+def barriers_before(kernel: Kernel) -> tuple[bool, ...]:
+    """For each op: does a barrier stand before it?"""
+    result = []
+    since: dict[int, set[_Touch]] = {}
+    for op in kernel.ops:
+        touches = _touches(op)
+        needed = kernel.cores > 1 and any(
+            _conflicts(t, earlier) for arg, t in touches for earlier in since.get(arg, ())
+        )
+        if needed:
+            since = {}
+        result.append(needed)
+        for arg, touch in touches:
+            since.setdefault(arg, set()).add(touch)
+    return tuple(result)
+
+
+def _conflicts(later: _Touch, earlier: _Touch) -> bool:
+    if not (later.write or earlier.write) or later.start >= earlier.end or earlier.start >= later.end:
+        return False
+    return later.owner is None or later.owner != earlier.owner
+
+
+def coords_of(operand: Operand | LinearOperand) -> tuple[Coord, ...]:
+    """Everything that depends on the iteration point."""
+    return (operand.offset,) if isinstance(operand, LinearOperand) else operand.coords
+
+
+def _touches(op: TileOp) -> list[tuple[int, _Touch]]:
+    accesses = [(i, False) for i in op.inputs if isinstance(i, Operand | LinearOperand)] + [(op.output, True)]
+    splits = _splits(op)
+    result = []
+    for operand, write in accesses:
+        tensor = operand.tensor
+        if tensor.space is Space.MEMORY:
+            end = tensor.base + tensor.elements * ELEMENT_BYTES[tensor.format]
+            result.append((tensor.arg, _Touch(tensor.base, end, write, _owner(op, operand, splits))))
+    return result
+
+
+def _splits(op: TileOp) -> tuple[tuple[str, int, int, int], ...]:
+    """Which slice each core works on: (dim, size, slices, tile) of the split dims, fastest first."""
+    return tuple((d.name, d.size, d.slices, d.extent) for d in map(op.dim, op.core_order))
+
+
+def _owner(
+    op: TileOp, operand: Operand | LinearOperand, splits: tuple[tuple[str, int, int, int], ...]
+) -> tuple[object, ...] | None:
+    """A key: if it is equal for two accesses, each core touches the same elements in both, and no other core does."""
+    used = {term.dim for coord in coords_of(operand) for term in coord.terms}
+    if any(name not in used for name, *_ in splits):
+        return None
+    whole = tuple(sorted((d.name, d.size) for d in op.dims if d.name in used and d.slices == 1))
+    decoding = operand.host_stride if isinstance(operand, LinearOperand) else None
+    return (_place(operand.tensor), coords_of(operand), decoding, splits, whole)
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return (tensor.base, tensor.device_size, tensor.format)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Program cache on disk, keyed by content.
+
+An entry is a folder ``<root>/<key[:2]>/<key>`` with `program.bin` and `kernel.json` (how to launch it, and the
+checksum of the program). Entries are written to a temporary folder and renamed, so that a reader sees all or nothing.
+An entry that does not check out is reported, removed and compiled again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch_spyre import knobs
+
+log = logging.getLogger("torch_spyre.runtime")
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """A result that the launcher allocates."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device_size: tuple[int, ...]
+    stride_map: tuple[int, ...]
+    format: str
+
+
+@dataclass(frozen=True)
+class CachedKernel:
+    """All that launching needs: no compiler object, no layout object."""
+
+    name: str
+    program: bytes
+    bindings: tuple[tuple[str, int], ...]
+    scalars: tuple[tuple[int, str], ...]
+    outputs: tuple[OutputSpec, ...]
+    pool_bytes: int
+
+
+@functools.cache
+def compiler_fingerprint() -> str:
+    """Hash of everything that decides what a program looks like: compiler sources and instruction tables."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    folders = ("_inductor", "ktir", "backend", "csrc/card/include")
+    files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def")]
+    for file in sorted([*files, root / "constants.py"]):
+        digest.update(file.relative_to(root).as_posix().encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def key(graph_json: str, inputs: Sequence[object]) -> str:
+    """Key of a planned kernel: compiler, planning knobs, graph, and each input's layout and offset."""
+    digest = hashlib.sha256()
+    planning = [(k.name, knobs.get(k.name)) for k in knobs.TABLE if k.group == "compiler"]
+    for part in (compiler_fingerprint(), repr(planning), graph_json, repr(list(inputs))):
+        digest.update(part.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _folder(entry: str) -> Path:
+    return Path(knobs.get("cache_dir")).expanduser() / entry[:2] / entry
+
+
+def load(entry: str) -> CachedKernel | None:
+    folder = _folder(entry)
+    try:
+        meta = json.loads((folder / "kernel.json").read_text())
+        program = (folder / "program.bin").read_bytes()
+        if hashlib.sha256(program).hexdigest() != meta.pop("sha256"):
+            raise ValueError("program.bin does not match its checksum")
+        return CachedKernel(
+            meta["name"],
+            program,
+            tuple((kind, i) for kind, i in meta["bindings"]),
+            tuple((i, kind) for i, kind in meta["scalars"]),
+            tuple(_output(o) for o in meta["outputs"]),
+            meta["pool_bytes"],
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("program cache entry %s is damaged (%s): compiling again", folder, error)
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+def _output(meta: dict[str, Any]) -> OutputSpec:
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta.items()}
+    return OutputSpec(**fields)
+
+
+def store(entry: str, kernel: CachedKernel) -> None:
+    """Best effort: a cache that cannot be written costs time, not correctness."""
+    folder = _folder(entry)
+    meta = asdict(kernel)
+    program = meta.pop("program")
+    meta["sha256"] = hashlib.sha256(program).hexdigest()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(dir=folder.parent))
+        (staging / "program.bin").write_bytes(program)
+        (staging / "kernel.json").write_text(json.dumps(meta))
+        try:
+            os.replace(staging, folder)
+        except OSError:  # another process wrote the same entry first
+            shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        log.warning("program cache %s cannot be written: %s", folder, error)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Number formats as SuperDSC names them: bytes per element, elements per stick, and the bit patterns of constants."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from torch_spyre.constants import STICK_BYTES
+from torch_spyre.errors import UnsupportedOp
+
+WORD_BYTES = {
+    "SEN169_FP16": 2,
+    "IEEE_FP32": 4,
+    "SEN143_FP8": 1,
+    "SEN152_FP8": 1,
+    "SENINT8": 1,
+    "SENINT16": 2,
+    "IEEE_INT32": 4,
+    "SENUINT32": 4,
+    "IEEE_FP16": 2,
+}
+
+_FP32_TO_DL16_LIMIT = 0x4FFF9FFF  # largest fp32 magnitude that rounds to a finite DL16
+_DL16_LARGEST = 0x7FFE
+_DL16_NAN = 0x7FFF
+
+
+def word_bytes(format: str) -> int:
+    try:
+        return WORD_BYTES[format]
+    except KeyError:
+        raise UnsupportedOp(f"data format {format} has no stick geometry; known: {', '.join(WORD_BYTES)}") from None
+
+
+def stick_elements(format: str) -> int:
+    return STICK_BYTES // word_bytes(format)
+
+
+def encode(value: float, format: str) -> int:
+    """Bits of a constant; DL16 saturates infinities like every store of the card, and so does int32."""
+    if format == "IEEE_FP32":
+        return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    if format == "IEEE_INT32":
+        return int(max(-(1 << 31), min((1 << 31) - 1, value))) & 0xFFFFFFFF
+    if format == "SEN169_FP16":
+        bits = int(struct.unpack("<I", struct.pack("<f", value))[0])
+        sign, magnitude = bits >> 31 << 15, bits & 0x7FFFFFFF
+        if math.isnan(value):
+            return _DL16_NAN
+        if magnitude > _FP32_TO_DL16_LIMIT:
+            return sign | _DL16_LARGEST
+        rebased = ((magnitude + 0x2000) >> 14) - ((127 - 31) << 9)
+        return sign | max(rebased, 0)
+    raise UnsupportedOp(f"constants of format {format} have no encoding; use IEEE_FP32, IEEE_INT32 or SEN169_FP16")
+
+
+def decode(bits: int, format: str) -> float:
+    """Value of a constant; the largest DL16 codes stand for the infinities that were stored there."""
+    if format == "IEEE_FP32":
+        return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+    if format == "IEEE_INT32":
+        return bits - (1 << 32) if bits >> 31 else bits
+    if format == "SEN169_FP16":
+        sign = -1.0 if bits >> 15 else 1.0
+        code = bits & 0x7FFF
+        if code == _DL16_NAN:
+            return math.nan
+        if code == _DL16_LARGEST:
+            return sign * math.inf
+        return sign * (0.0 if code == 0 else math.ldexp(1 + (code & 0x1FF) / 512, (code >> 9) - 31))
+    raise UnsupportedOp(f"constants of format {format} have no encoding; use IEEE_FP32, IEEE_INT32 or SEN169_FP16")
