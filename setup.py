@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the native parts with an own ninja file.
 
-Three shared objects: lib/libspyre_card.so (the card, no PyTorch), _card (its test bindings) and _C (the PyTorch device).
-torch is found by path and never imported, so an isolated build needs only setuptools and ninja.
+Three shared objects: lib/libspyre_card.so (the card, no PyTorch), _card (its test bindings) and _C (the PyTorch
+device). torch is found by path and never imported, so an isolated build needs only setuptools and ninja.
 """
 
 from __future__ import annotations

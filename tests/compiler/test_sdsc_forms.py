@@ -257,6 +257,19 @@ def test_immediates_are_constants_with_their_position() -> None:
     assert back.inputs[1:] == (Immediate(-math.inf), Immediate(0.10000000149011612))
 
 
+def test_name_of_a_copy_says_what_it_does() -> None:
+    """Whatever the plan calls it: ReStickifyOpHBM changes the stick dim from memory to memory."""
+    restickify = "ReStickifyOpHBM"
+    copies = {
+        restickify: copy_kernel(restickify, (100, 130)),
+        "identity": copy_kernel("identity", (100, 130)),
+    }
+    for name, kernel in copies.items():
+        other = replace(kernel, ops=(replace(kernel.ops[0], op="identity" if name == restickify else restickify),))
+        assert [*files_json(kernel)[0]] == [*files_json(other)[0]] == [f"0_{name}"]
+    assert [*files_json(copy_into_lx())[0]] == ["0_identity"]
+
+
 def test_flattened_dims_have_their_own_labels() -> None:
     nodes = dsc(flatten_kernel())["scheduleTree_"]
     assert [n["layoutDimOrder_"] for n in nodes] == [["mb", "out", "x"], ["x", "mb", "out"], ["x", "mb", "out"]]
@@ -309,7 +322,9 @@ def test_name_of_a_scalar_is_its_position() -> None:
     assert read_sdsc(renamed_scalar("imm0")).inputs[0] == Immediate(2.0)
 
 
-@pytest.mark.parametrize(("name", "message"), [("imm7", r"scalars at positions \[7\]"), ("imm", "1 inputs and 1 outputs")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("imm7", r"scalars at positions \[7\]"), ("imm", "1 inputs and 1 outputs")]
+)
 def test_wrong_scalar_is_refused(name: str, message: str) -> None:
     with pytest.raises(InvalidProgram, match=message):
         read_sdsc(renamed_scalar(name))

@@ -105,7 +105,9 @@ REASONS = {
     "constant imm1 = 2.5 is not an int32": pointwise_kernel(inputs=1, scalars=[Immediate(2.5, "IEEE_INT32")]),
     "constant imm1 = 4294967296 is not": pointwise_kernel(inputs=1, scalars=[Immediate(1 << 32, "IEEE_INT32")]),
     "constant imm0 has the name of a scalar operand": reduce_kernel("mean", constants={"imm0": 1.0}),
-    "launch scalars ['IEEE_FP32']; a bundle has no scalar arguments": replace(pointwise_kernel(), scalars=("IEEE_FP32",)),
+    "launch scalars ['IEEE_FP32']; a bundle has no scalar arguments": replace(
+        pointwise_kernel(), scalars=("IEEE_FP32",)
+    ),
     "launch scalar 0 is an operand": pointwise_kernel(inputs=1, scalars=[LaunchScalar(0)]),
     "constant scaling_factor = 1e": wide_constant(),
     "offset view: a coordinate starts at 3": view((4, 67, 64), STICK, term("d0", const=3), LANE),

@@ -197,7 +197,14 @@ splits = st.sampled_from([1, 2, 4])
 
 
 @settings(max_examples=60, deadline=None)
-@given(kind=st.sampled_from(["pointwise", "sum", "sum0", "matmul", "restickify", "cast"]), a=sizes, b=sizes, c=sizes, s=splits, t=splits)
+@given(
+    kind=st.sampled_from(["pointwise", "sum", "sum0", "matmul", "restickify", "cast"]),
+    a=sizes,
+    b=sizes,
+    c=sizes,
+    s=splits,
+    t=splits,
+)
 def test_any_kernel_round_trips_or_says_why_not(kind: str, a: int, b: int, c: int, s: int, t: int) -> None:
     if kind == "pointwise":
         kernel = pointwise_kernel(sizes=(a, b, c), splits={"d1": s, "d2": t}, broadcast={1: ("d1",)})

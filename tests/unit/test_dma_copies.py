@@ -12,7 +12,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from torch_spyre._C import DataFormats, SpyreTensorLayout, empty_with_layout, get_spyre_tensor_layout
+from torch_spyre.errors import OutOfBounds
 
 LARGEST = (2 - 2**-8) * 2.0**32  # of SEN169_FP16: the code below the merged NaN/Inf
 
@@ -152,7 +154,7 @@ def test_padded_strides() -> None:
     host = host_values((3, 70), torch.float32)
     device.copy_(host)
     assert torch.equal(device.cpu(), host)
-    with pytest.raises(RuntimeError, match="OutOfBounds"):
+    with pytest.raises(OutOfBounds, match="does not hold"):
         device.as_strided((2070,), (1,)).cpu()
 
 
@@ -162,7 +164,9 @@ def test_overlapping_destinations_raise() -> None:
         device.copy_(torch.ones(3, 4))
 
 
-@pytest.mark.parametrize("source", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool])
+@pytest.mark.parametrize(
+    "source", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool]
+)
 @pytest.mark.parametrize("target", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool])
 def test_copies_convert(source: torch.dtype, target: torch.dtype) -> None:
     """Small integers exist in every dtype: copying in and out of any pair gives what the host gives."""
@@ -182,7 +186,7 @@ def test_copy_broadcasts() -> None:
 
 
 def test_int64_outside_int32_raises() -> None:
-    with pytest.raises(RuntimeError, match="(?i)int32"):
+    with pytest.raises(RuntimeError, match=r"(?i)int32"):
         torch.tensor([2**31]).to("spyre")
     assert torch.tensor([2**31 - 1, -(2**31)]).to("spyre").cpu().tolist() == [2**31 - 1, -(2**31)]
 

@@ -12,6 +12,7 @@ import pickle
 
 import pytest
 import torch
+
 from torch_spyre._C import DataFormats, ElementArrangement, SpyreTensorLayout, get_device_dtype, get_elem_in_stick
 
 FP16 = torch.float16
@@ -146,9 +147,7 @@ def test_invalid_layouts_raise(arguments: tuple[object, ...], message: str) -> N
 
 def test_repr_is_python() -> None:
     layout = SpyreTensorLayout([512, 256], FP16)
-    text = (
-        "SpyreTensorLayout(device_size=[4, 512, 64], stride_map =[64, 256, 1], device_dtype=DataFormats.SEN169_FP16)"
-    )
+    text = "SpyreTensorLayout(device_size=[4, 512, 64], stride_map =[64, 256, 1], device_dtype=DataFormats.SEN169_FP16)"
     assert repr(layout) == str(layout) == text
     assert eval(text) == layout
 
@@ -194,7 +193,11 @@ def test_data_formats() -> None:
     assert str(DataFormats.SEN169_FP16) == "DataFormats.SEN169_FP16"
     assert (DataFormats.SEN18F_FP24.name, DataFormats.SEN18F_FP24.value) == ("SEN18F_FP24", 18)
     assert int(DataFormats.IEEE_INT32) == 12
-    assert [f.elems_per_stick() for f in (DataFormats.SEN169_FP16, DataFormats.SENINT8, DataFormats.BOOL)] == [64, 128, 0]
+    assert [f.elems_per_stick() for f in (DataFormats.SEN169_FP16, DataFormats.SENINT8, DataFormats.BOOL)] == [
+        64,
+        128,
+        0,
+    ]
     assert pickle.loads(pickle.dumps(DataFormats.SENINT8)) == DataFormats.SENINT8
 
 
@@ -253,7 +256,7 @@ def test_set_layout() -> None:
     other = SpyreTensorLayout([512, 256], [256, 1], FP16, [1, 0])
     torch.spyre.set_spyre_tensor_layout(tensor, other)
     assert torch.spyre.get_spyre_tensor_layout(tensor.t()) == other
-    with pytest.raises(RuntimeError, match="needs .* bytes"):
+    with pytest.raises(RuntimeError, match=r"needs \d+ bytes"):
         torch.spyre.set_spyre_tensor_layout(tensor, SpyreTensorLayout([512, 512], FP16))
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch_spyre._inductor import inspect
 from torch_spyre._inductor.planner import InputSpec, Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph, Layout
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.ktir.emit import emit
-from torch_spyre._inductor import inspect
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec
 
 

@@ -11,8 +11,8 @@ from torch_spyre.constants import DEVICE_NAME
 
 
 def _print_from_host() -> None:
-    """Printing computes on the tensor (abs, isfinite, masked_select). PyTorch copies tensors of a fixed list of devices to
-    the host first; a device cannot put itself on that list."""
+    """Printing computes on the tensor (abs, isfinite, masked_select). PyTorch copies tensors of a fixed list of devices
+    to the host first; a device cannot put itself on that list."""
     original = torch._tensor_str._tensor_str
 
     def tensor_str(self: torch.Tensor, indent: int) -> Any:

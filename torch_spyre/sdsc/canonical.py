@@ -96,7 +96,7 @@ def _canonical_op(op: TileOp) -> TileOp:
 
 def _canonical_name(op: TileOp) -> str:
     """Copies have one name: whether one changes the stick dim shows in its coordinates."""
-    return "identity" if op.op == voc.RESTICKIFY else opfuncs.base_name(op.op)
+    return voc.COPY if op.op == voc.RESTICKIFY else opfuncs.base_name(op.op)
 
 
 def _canonical_operand(op: TileOp, operand: Input, names: dict[str, str]) -> Input:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch_spyre.ktir import opfuncs
 
+COPY = "identity"
 RESTICKIFY = "ReStickifyOpHBM"
 NONSTICK = "nonstick"  # suffix of a reduction that keeps the stick dim
 MASK_VALUE = "samv-maskvalue"

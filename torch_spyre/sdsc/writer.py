@@ -83,7 +83,7 @@ class _Writer:
         if labels is None:
             raise NotExpressible(f"{len(op.dims)} iteration dims; there are {len(voc.MATMUL_LABELS)} labels for them")
         self.labels = dict(zip((d.name for d in op.dims), labels, strict=True))
-        self.opfunc = opfuncs.base_name(op.op)
+        self.opfunc = voc.COPY if self.func.kind == opfuncs.COPY else opfuncs.base_name(op.op)
         self.sticks = self._stick_dims()
         self._check_output()
         sizes = {d.name: d.size for d in op.dims}

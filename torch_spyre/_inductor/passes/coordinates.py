@@ -7,6 +7,7 @@ Views make coordinates like ``p0 % 10`` and ``p0 // 10``: the dim is then two di
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from torch_spyre._inductor.tilegraph.graph import Layout, Node
@@ -82,7 +83,7 @@ def _cuts(dim: str, size: int, accesses: Sequence[Coords | None], layouts: Seque
     cuts = {c for c in cuts if 1 < c < size}
     # A cut at one operand's stick size is not a cut of the dim if that is where some lane ends anyway.
     ordered = sorted(cuts - sticks)
-    if any(size % c for c in ordered) or any(b % a for a, b in zip(ordered, ordered[1:], strict=False)):
+    if any(size % c for c in ordered) or any(b % a for a, b in itertools.pairwise(ordered)):
         raise Conflict(dim)
     if ordered and any(ordered[0] % s for s in sticks):
         raise Conflict(dim)

@@ -17,6 +17,7 @@ from torch_spyre._inductor.tilegraph.graph import Graph, Node
 from torch_spyre.ktir.tileops import Coord, Dim
 
 Split = dict[str, int]  # dim -> number of slices
+Slices = dict[str, tuple[int, int]]  # dim -> (number of slices, elements in each)
 
 
 def run(graph: Graph) -> Graph:
@@ -27,9 +28,10 @@ def run(graph: Graph) -> Graph:
         own = _matmul_split(node, grains, cores) if node.op == "batchmatmul" else _spread(node, grains, cores)
         inherited = None if node.op == "batchmatmul" else _inherit(graph, node, producers, grains, cores)
         if inherited is not None and 2 * inherited[0] >= math.prod(own.values()):
-            _apply(node, inherited[1], grains, inherited[2])
+            _apply(node, inherited[1], inherited[2])
         else:
-            _apply(node, own, grains, [d.name for d in node.tiles if own.get(d.name, 1) > 1])
+            slices = {d.name: (own[d.name], _tile(d, grains, own)) for d in node.tiles if d.name in own}
+            _apply(node, slices, list(slices))
         producers[node.output.buffer] = node
     return graph
 
@@ -61,6 +63,10 @@ def granularity(graph: Graph, node: Node) -> dict[str, int]:
 
 def _units(dim: Dim, grain: int) -> int:
     return -(-dim.size // grain)
+
+
+def _tile(dim: Dim, grains: dict[str, int], split: Split) -> int:
+    return _units(dim, grains[dim.name]) // split[dim.name] * grains[dim.name]
 
 
 def _largest_divisor(n: int, limit: int) -> int:
@@ -122,9 +128,9 @@ def _over(names: list[str], slices: int, size: dict[str, Dim], grains: dict[str,
 
 def _inherit(
     graph: Graph, node: Node, producers: dict[str, Node], grains: dict[str, int], cores: int
-) -> tuple[int, Split, list[str]] | None:
-    """(cores, split, core order) of the producer of the largest temporary operand, if it fits this node."""
-    best: tuple[int, Split, list[str]] | None = None
+) -> tuple[int, Slices, list[str]] | None:
+    """(cores, slices, core order) of the producer of the largest temporary operand, if it fits this node."""
+    best: tuple[int, Slices, list[str]] | None = None
     largest = 0
     for load, coords in zip(node.loads(), node.accesses, strict=False):
         producer = producers.get(load.buffer)
@@ -135,17 +141,19 @@ def _inherit(
         if written is None:
             continue
         candidate = _translate(producer, written, node, coords, grains)
-        if candidate is not None and math.prod(candidate[0].values()) <= cores:
-            largest = buffer.numel
-            best = (math.prod(candidate[0].values()), *candidate)
+        if candidate is not None:
+            used = math.prod(slices for slices, _ in candidate[0].values())
+            if used <= cores:
+                largest = buffer.numel
+                best = (used, *candidate)
     return best
 
 
 def _translate(
     producer: Node, written: tuple[Coord, ...], node: Node, read: tuple[Coord, ...], grains: dict[str, int]
-) -> tuple[Split, list[str]] | None:
-    """The producer's split in the consumer's dims: same device coordinate, same digit, same size."""
-    split: Split = {}
+) -> tuple[Slices, list[str]] | None:
+    """The producer's slices in the consumer's dims: same device coordinate, same digit, same size, same tile."""
+    split: Slices = {}
     names: dict[str, str] = {}
     for dim in producer.tiles:
         if dim.slices == 1:
@@ -161,17 +169,15 @@ def _translate(
                         match = other
         if match is None or match.name in node.reduced or dim.extent % grains[match.name]:
             return None
-        split[match.name] = dim.slices
+        split[match.name] = (dim.slices, dim.extent)
         names[dim.name] = match.name
     return split, [names[d] for d in producer.core_order if d in names]
 
 
-def _apply(node: Node, split: Split, grains: dict[str, int], order: list[str]) -> None:
+def _apply(node: Node, split: Slices, order: list[str]) -> None:
     tiles = []
     for dim in node.tiles:
-        slices = split.get(dim.name, 1)
-        grain = grains[dim.name]
-        tile = _units(dim, grain) // slices * grain if slices > 1 else 0
+        slices, tile = split.get(dim.name, (1, 0))
         tiles.append(replace(dim, slices=slices, tile=tile))
     node.tiles = tuple(tiles)
     node.core_order = tuple(order)

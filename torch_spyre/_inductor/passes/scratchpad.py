@@ -8,6 +8,8 @@ goes through memory. Placement is first fit over live ranges in the part of LX t
 
 from __future__ import annotations
 
+import math
+
 from torch_spyre import knobs
 from torch_spyre._inductor.passes.placement import Request, live_ranges, place
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Node
@@ -76,6 +78,12 @@ def extents(coords: Coords, tiles: tuple[Dim, ...]) -> tuple[int, ...]:
     return tuple(1 + sum(t.scale * (term_range(t, sizes) - 1) for t in c.terms) for c in coords)
 
 
+def _dense(coords: Coords, tiles: tuple[Dim, ...], span: tuple[int, ...]) -> bool:
+    """Does a slice fill its box? An inner dim that is split leaves holes that other cores own."""
+    sizes = {d.name: d.extent for d in tiles}
+    return all(n == math.prod(term_range(t, sizes) for t in c.terms) for c, n in zip(coords, span, strict=True))
+
+
 def _local_size(graph: Graph, buffer: Buffer) -> tuple[int, ...] | None:
     """device_size of one core's part if the buffer may live in LX, else None."""
     if buffer.kind != "temp" or buffer.layout is None:
@@ -90,6 +98,8 @@ def _local_size(graph: Graph, buffer: Buffer) -> tuple[int, ...] | None:
     if any(d.slices > 1 for d in writer.tiles if d.name in writer.reduced):
         return None
     span = extents(written, writer.tiles)
+    if not _dense(written, writer.tiles, span):
+        return None
     for node in graph.nodes:
         for load, coords in zip(node.loads(), node.accesses, strict=False):
             if load.buffer == buffer.name and not _owned(writer, written, span, node, coords):

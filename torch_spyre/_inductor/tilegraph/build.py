@@ -52,6 +52,15 @@ COMPARE = {
     "lt": "lesserthan",
     "le": "lesserequal",
 }
+# On truth values, stored as 1 and 0.
+LOGICAL = {
+    "logical_and": "mul",
+    "bitwise_and": "mul",
+    "logical_or": "maximum",
+    "bitwise_or": "maximum",
+    "logical_xor": "notequal",
+    "bitwise_xor": "notequal",
+}
 REDUCTIONS = {"sum": "sum", "max": "max", "min": "min"}
 _SIXTEEN_BIT = ("float16", "bfloat16", "bool")
 
@@ -114,13 +123,17 @@ class Tracer(DefaultHandler):
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expr:
         if name == "square":
             return Expr("mul", args[0].dtype, (args[0], args[0]))
+        if name in LOGICAL and all(a.dtype == "bool" for a in args):
+            return Expr(LOGICAL[name], "bool", tuple(args))
+        if name in ("logical_not", "bitwise_not") and args[0].dtype == "bool":
+            return Expr("equal", "bool", (args[0], Expr("const", "bool", leaf=Const(0, "bool"))))
         if name in POINTWISE and not kwargs:
             values = args[1:] if name == "where" else args
             return Expr(POINTWISE[name], values[0].dtype, tuple(args))
         if name in COMPARE:
             return Expr(COMPARE[name], "bool", tuple(args))
         raise UnsupportedOp(
-            f"{name} in {self.reading} has no device operation yet; run it on the host: move the tensor with .cpu() first"
+            f"{name} in {self.reading} has no device operation yet: move the tensor with .cpu() first to run it there"
         )
 
 

@@ -9,13 +9,12 @@ namespace spyre {
 void raise(const std::string& kind, const std::string& message) {
   if (!Py_IsInitialized()) TORCH_CHECK(false, kind, ": ", message);
   pybind11::gil_scoped_acquire gil;
-  pybind11::object type;
-  try {
-    type = pybind11::module_::import("torch_spyre.errors").attr(kind.c_str());
-  } catch (pybind11::error_already_set&) {
-    type = pybind11::reinterpret_borrow<pybind11::object>(PyExc_RuntimeError);
+  const auto errors = pybind11::module_::import("torch_spyre.errors");
+  if (pybind11::hasattr(errors, kind.c_str())) {
+    PyErr_SetString(pybind11::object(errors.attr(kind.c_str())).ptr(), message.c_str());
+  } else {
+    PyErr_SetString(PyExc_RuntimeError, (kind + ": " + message).c_str());
   }
-  PyErr_SetString(type.ptr(), message.c_str());
   python_error error;
   error.persist();
   throw error;
@@ -23,7 +22,9 @@ void raise(const std::string& kind, const std::string& message) {
 
 void raise(const card::Error& error) {
   if (error.kind() == "OutOfMemory") TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
-  raise(error.kind(), error.what());
+  // The class of the exception already says the kind.
+  const std::string text = error.what(), prefix = error.kind() + ": ";
+  raise(error.kind(), text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text);
 }
 
 }  // namespace spyre

@@ -133,9 +133,12 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
       case Binding::Kind::pool:
         buffers.push_back(record_of(pool).buffer());
         break;
-      case Binding::Kind::constant:
-        buffers.push_back(raw_record_of(constants[b.index]).buffer());
+      case Binding::Kind::constant: {
+        const auto& record = raw_record_of(constants[b.index]);
+        if (record.device != device) invalid(c10::str("constant ", b.index, " is on another device"));
+        buffers.push_back(record.buffer());
         break;
+      }
     }
   }
   c10::SmallVector<card::Scalar, 8> values;

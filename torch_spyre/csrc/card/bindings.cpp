@@ -101,7 +101,7 @@ py::dict counters(const Card& card) {
 }
 
 void bind_program(py::module_& m) {
-  py::class_<Program, std::shared_ptr<Program>>(m, "Program")
+  py::class_<Program, std::shared_ptr<Program>>(m, "Program", py::module_local())
       .def_static(
           "load",
           [](const py::bytes& binary) {
@@ -152,7 +152,7 @@ void bind_dma(py::class_<Card>& card) {
 }
 
 void bind_card(py::module_& m) {
-  py::class_<Card> card(m, "Card");
+  py::class_<Card> card(m, "Card", py::module_local());
   card.def(py::init([](int index) { return Card::open(index); }), py::arg("index") = 0)
       .def("allocate", &Card::allocate, py::arg("bytes"))
       .def("free", &Card::free, py::arg("address"))

@@ -148,32 +148,64 @@ struct Transfer {
   }
 };
 
-/// Loops whose innermost dim is dense or strided on both sides. The two dims outside it are tiled, so that neither side
-/// jumps over more than a few dozen pages before it comes back to a line.
-inline bool copy_runs(const Loops<2>& loops, const Transfer& transfer) {
-  constexpr int64_t kTile = 32;
-  const int inner = loops.rank - 1, j = loops.rank - 2, k = loops.rank - 3;
-  const int64_t n = inner < 0 ? 1 : loops.extent[inner];
-  const int64_t so = inner < 0 ? transfer.to_bytes : loops.stride[inner][0];
-  const int64_t si = inner < 0 ? transfer.from_bytes : loops.stride[inner][1];
-  const int64_t nj = j < 0 ? 1 : loops.extent[j], nk = k < 0 ? 1 : loops.extent[k];
+constexpr int64_t kStreamBytes = 4 << 20;  // larger results bypass the cache: nothing of them would be left to reuse
+constexpr int64_t kLine = 64;
+
+/// Dense runs whose results go past the cache. `out` and the run are whole cache lines.
+inline bool stream_run(const Transfer& t, std::byte* out, const std::byte* in, int64_t n) {
+  alignas(64) std::byte target[kChunk * 8];
   bool fits = true;
-  for_each_point(loops, k < 0 ? 0 : k, [&](std::byte* const* p) {
-    for (int64_t j0 = 0; j0 < nj; j0 += kTile) {
-      const int64_t tile = min64(kTile, nj - j0);
-      for (int64_t ik = 0; ik < nk; ++ik) {
-        std::byte* out = p[0] + (j < 0 ? 0 : j0 * loops.stride[j][0]) + (k < 0 ? 0 : ik * loops.stride[k][0]);
-        const std::byte* in = p[1] + (j < 0 ? 0 : j0 * loops.stride[j][1]) + (k < 0 ? 0 : ik * loops.stride[k][1]);
-        for (int64_t ij = 0; ij < tile; ++ij) {
-          fits &= transfer.run(out, so, in, si, n);
-          if (j >= 0) {
-            out += loops.stride[j][0];
-            in += loops.stride[j][1];
-          }
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t m = min64(kChunk, n - i);
+    const std::byte* s = in + i * t.from_bytes;
+    if (t.to != t.from) {
+      fits &= t.convert(t.to, t.from, target, s, m);
+      s = target;
+    }
+    for (int64_t b = 0; b < m * t.to_bytes; b += kLine) stream_line(out + i * t.to_bytes + b, s + b);
+  }
+  return fits;
+}
+
+inline bool can_stream(const Loops<2>& loops, const Transfer& t) {
+  const int inner = loops.rank - 1;
+  if (inner < 0 || loops.stride[inner][0] != t.to_bytes || loops.stride[inner][1] != t.from_bytes) return false;
+  int64_t bytes = t.to_bytes, lines = reinterpret_cast<int64_t>(loops.base[0]) | loops.extent[inner] * t.to_bytes;
+  for (int d = 0; d <= inner; ++d) bytes *= loops.extent[d];
+  for (int d = 0; d < inner; ++d) lines |= loops.stride[d][0];
+  return bytes >= kStreamBytes && lines % kLine == 0;
+}
+
+/// Innermost dim: one run. Of the two dims around it, the one that goes on where the last run ended in `in` is the
+/// outer loop over tiles of the other: few streams to read, pieces of a tile to write.
+inline bool copy_runs(const Loops<2>& loops, const Transfer& transfer) {
+  const int inner = loops.rank - 1, n_outer = loops.rank > 3 ? loops.rank - 3 : 0;
+  const int64_t n = inner < 0 ? 1 : loops.extent[inner];
+  const int64_t so = inner < 0 ? 0 : loops.stride[inner][0], si = inner < 0 ? 0 : loops.stride[inner][1];
+  int64_t extent[2] = {1, 1}, to[2] = {}, from[2] = {};
+  for (int i = 0; i < 2 && loops.rank - 2 - i >= 0; ++i) {
+    extent[i] = loops.extent[loops.rank - 2 - i];
+    to[i] = loops.stride[loops.rank - 2 - i][0];
+    from[i] = loops.stride[loops.rank - 2 - i][1];
+  }
+  const bool crossed = extent[1] > 1 && abs64(from[1]) < abs64(from[0]);
+  const int near = crossed ? 1 : 0, far = 1 - near;
+  const int64_t tile = abs64(to[near]) < abs64(to[far]) ? 1 : 8;
+  const bool stream = can_stream(loops, transfer);
+  bool fits = true;
+  for_each_point(loops, n_outer, [&](std::byte* const* p) {
+    for (int64_t f0 = 0; f0 < extent[far]; f0 += tile) {
+      const int64_t f1 = min64(f0 + tile, extent[far]);
+      for (int64_t i = 0; i < extent[near]; ++i) {
+        for (int64_t f = f0; f < f1; ++f) {
+          std::byte* out = p[0] + i * to[near] + f * to[far];
+          const std::byte* in = p[1] + i * from[near] + f * from[far];
+          fits &= stream ? stream_run(transfer, out, in, n) : transfer.run(out, so, in, si, n);
         }
       }
     }
   });
+  if (stream) stream_fence();
   return fits;
 }
 

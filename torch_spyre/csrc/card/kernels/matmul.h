@@ -13,12 +13,14 @@ SPYRE_ISA_BEGIN
 #if defined(SPYRE_KERNELS_AVX512)
 constexpr int kTileRows = 14, kTileVectors = 2, kDirectRows = 12;
 #elif defined(SPYRE_KERNELS_AVX2)
-constexpr int kTileRows = 6, kTileVectors = 1, kDirectRows = 4;
+constexpr int kTileRows = 6, kTileVectors = 1, kDirectRows = 6;
 #else
 constexpr int kTileRows = 4, kTileVectors = 1, kDirectRows = 4;
 #endif
 constexpr int kPanel = 16 * kTileVectors;   // columns of one register tile
 constexpr int kDepth = 256;                 // k per block
+constexpr int kFewDepth = 64;               // k per pass when few rows share B: a stick of columns stays in the first cache
+constexpr int kManyRows = 64;               // from here on wider blocks pay
 constexpr int kRowPitch = kDepth + 16;      // floats from row to row of A; not a power of two, to spread cache sets
 constexpr int kWidth = 256;                 // columns of one tile of C
 constexpr int kTilePitch = kWidth + 16;
@@ -91,18 +93,30 @@ void multiply(const float* a, const std::byte* b, int64_t pitch, int64_t depth, 
 
 using MultiplyFunction = void (*)(const float*, const std::byte*, int64_t, int64_t, float*, bool);
 
-template <Format f, int vectors, int max_rows>
+/// Multiply functions for 1..max_rows rows.
+template <Format f, int max_rows, int (*vectors)(int rows)>
 struct MultiplyTable {
   MultiplyFunction function[max_rows + 1];
   template <int rows>
   constexpr void fill() {
     if constexpr (rows > 0) {
-      function[rows] = multiply<f, rows, vectors>;
+      function[rows] = multiply<f, rows, vectors(rows)>;
       fill<rows - 1>();
     }
   }
   constexpr MultiplyTable() : function{} { fill<max_rows>(); }
 };
+
+constexpr int panel_vectors(int) { return kTileVectors; }
+
+/// Vectors of a row of B taken at a time when it is decoded in registers: as many as the registers allow.
+constexpr int direct_vectors(int rows) {
+#if defined(SPYRE_KERNELS_AVX512)
+  return rows <= 5 ? 4 : 2;
+#else
+  return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+#endif
+}
 
 /// Decodes rows [m0, m0+rows) of A: block after block of kDepth, each `rows` rows of kRowPitch floats.
 inline void decode_rows(const Matrix& a, int64_t m0, int64_t rows, int64_t depth, float* to) {
@@ -114,48 +128,57 @@ inline void decode_rows(const Matrix& a, int64_t m0, int64_t rows, int64_t depth
   }
 }
 
-/// `unit` if at least that many columns from n on lie side by side, else 0.
-inline int64_t direct_width(const Matrix& b, int64_t n, int64_t total, int64_t unit) {
-  if (b.column.inner != format_bytes(b.format) || total - n < unit) return 0;
-  if (b.column.block == 0 || b.column.outer == b.column.block * b.column.inner) return unit;
-  return b.column.block - n % b.column.block >= unit ? unit : 0;
+/// How many columns from n on, before `end`, lie side by side.
+inline int64_t side_by_side(const Matrix& b, int64_t n, int64_t end) {
+  if (b.column.inner != format_bytes(b.format)) return 0;
+  if (b.column.block == 0 || b.column.outer == b.column.block * b.column.inner) return end - n;
+  return min64(end - n, b.column.block - n % b.column.block);
 }
 
-/// One panel whose columns lie side by side.
+/// Several panels whose columns lie side by side.
 template <Format f>
-void decode_panel(const Matrix& b, int64_t k, int64_t depth, int64_t n, float* to) {
+void decode_dense_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t panels, float* to) {
   const std::byte* base = b.base + offset_of(b.column, n);
   for (int64_t r = 0; r < depth; ++r) {
-    F x[kTileVectors];
-    load_vectors<f, kTileVectors>(base + offset_of(b.row, k + r), x);
-    SPYRE_UNROLL
-    for (int v = 0; v < kTileVectors; ++v) store(to + r * kPanel + v * 16, x[v]);
+    const std::byte* row = base + offset_of(b.row, k + r);
+    for (int64_t q = 0; q < panels; ++q) {
+      F x[kTileVectors];
+      load_vectors<f, kTileVectors>(row + q * kPanel * vector_bytes(f), x);
+      SPYRE_UNROLL
+      for (int v = 0; v < kTileVectors; ++v) store(to + (q * depth + r) * kPanel + v * 16, x[v]);
+    }
   }
 }
 
-/// Decodes `depth` x `width` of B from (k, n) into panels: panel after panel of depth rows of kPanel floats, zero padded.
-inline void decode_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t width, float* to) {
+/// One panel of any layout, zero padded.
+inline void decode_any_panel(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t columns, float* to) {
   const bool along_k = format_bytes(b.format) == b.row.inner && format_bytes(b.format) != b.column.inner;
-  for (int64_t j = 0; j < width; j += kPanel, to += depth * kPanel) {
-    const int64_t columns = min64(kPanel, width - j);
-    if (along_k) {
-      float line[kDepth];
-      for (int64_t c = 0; c < kPanel; ++c) {
-        if (c < columns) load_span(b.format, b.base + offset_of(b.column, n + j + c), b.row, k, depth, line);
-        for (int64_t r = 0; r < depth; ++r) to[r * kPanel + c] = c < columns ? line[r] : 0.0f;
-      }
-      continue;
+  if (along_k) {
+    float line[kDepth];
+    for (int64_t c = 0; c < kPanel; ++c) {
+      if (c < columns) load_span(b.format, b.base + offset_of(b.column, n + c), b.row, k, depth, line);
+      for (int64_t r = 0; r < depth; ++r) to[r * kPanel + c] = c < columns ? line[r] : 0.0f;
     }
-    const int64_t side_by_side = direct_width(b, n + j, n + width, kPanel);
-    if (side_by_side == kPanel && b.format == Format::SEN169_FP16) {
-      decode_panel<Format::SEN169_FP16>(b, k, depth, n + j, to);
-      continue;
+    return;
+  }
+  for (int64_t r = 0; r < depth; ++r) {
+    float* row = to + r * kPanel;
+    load_span(b.format, b.base + offset_of(b.row, k + r), b.column, n, columns, row);
+    for (int64_t c = columns; c < kPanel; ++c) row[c] = 0.0f;
+  }
+}
+
+/// Decodes `depth` x `width` of B from (k, n) into panels: panel after panel of depth rows of kPanel floats.
+inline void decode_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t width, float* to) {
+  for (int64_t j = 0; j < width;) {
+    const int64_t panels = b.format == Format::SEN169_FP16 ? side_by_side(b, n + j, n + width) / kPanel : 0;
+    if (panels > 0) {
+      decode_dense_panels<Format::SEN169_FP16>(b, k, depth, n + j, panels, to);
+    } else {
+      decode_any_panel(b, k, depth, n + j, min64(kPanel, width - j), to);
     }
-    for (int64_t r = 0; r < depth; ++r) {
-      float* row = to + r * kPanel;
-      load_span(b.format, b.base + offset_of(b.row, k + r), b.column, n + j, columns, row);
-      for (int64_t c = columns; c < kPanel; ++c) row[c] = 0.0f;
-    }
+    j += max64(panels, 1) * kPanel;
+    to += max64(panels, 1) * kPanel * depth;
   }
 }
 
@@ -178,19 +201,21 @@ inline void store_tile(const Problem& p, int64_t m0, int64_t rows, int64_t n, in
 
 /// Columns [n, n+width) of rows [m0, m0+rows) through decoded panels.
 inline void multiply_panels(const Problem& p, const float* a, int64_t m0, int64_t rows, int64_t n, int64_t width) {
-  static constexpr MultiplyTable<Format::IEEE_FP32, kTileVectors, kTileRows> kTable;
+  static constexpr MultiplyTable<Format::IEEE_FP32, kTileRows, panel_vectors> kTable;
   float* panels = static_cast<float*>(scratch(kScratchB, sizeof(float) * kDepth * kWidth));
   float* tile = static_cast<float*>(scratch(kScratchC, sizeof(float) * static_cast<size_t>(rows * kTilePitch)));
   if (p.accumulate) load_tile(p, m0, rows, n, width, tile);
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  for (int64_t k = 0; k < p.k; k += kDepth, a += rows * kRowPitch) {
-    const int64_t depth = min64(kDepth, p.k - k);
+  const int64_t step = rows < kManyRows ? kFewDepth : kDepth;
+  for (int64_t k = 0; k < p.k; k += step) {
+    const int64_t depth = min64(step, p.k - k);
+    const float* block = a + k / kDepth * rows * kRowPitch + k % kDepth;
     decode_panels(p.b, k, depth, n, width, panels);
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t from = t * rows / tiles, count = (t + 1) * rows / tiles - from;
       const MultiplyFunction run = kTable.function[count];
       for (int64_t j = 0; j < width; j += kPanel) {
-        run(a + from * kRowPitch, reinterpret_cast<const std::byte*>(panels + j * depth), kPanel * 4, depth,
+        run(block + from * kRowPitch, reinterpret_cast<const std::byte*>(panels + j * depth), kPanel * 4, depth,
             tile + from * kTilePitch + j, k == 0 && !p.accumulate);
       }
     }
@@ -201,21 +226,18 @@ inline void multiply_panels(const Problem& p, const float* a, int64_t m0, int64_
 /// Few rows: B is streamed once, decoded in registers. `width` columns lie side by side at every k.
 template <Format f>
 void multiply_direct(const Problem& p, const float* a, int64_t m0, int64_t rows, int64_t n, int64_t width) {
-  constexpr int kWide = 4;  // vectors: a stick of 64
-  static constexpr MultiplyTable<f, kWide, (kDirectRows + 2) / 3> kWideTable;
-  static constexpr MultiplyTable<f, kTileVectors, kDirectRows> kTable;
-  const bool wide = rows <= (kDirectRows + 2) / 3;
-  const int vectors = wide ? kWide : kTileVectors;
-  const MultiplyFunction run = wide ? kWideTable.function[rows] : kTable.function[rows];
+  static constexpr MultiplyTable<f, kDirectRows, direct_vectors> kTable;
+  const MultiplyFunction run = kTable.function[rows];
+  const int64_t columns = direct_vectors(static_cast<int>(rows)) * 16;
   float* tile = static_cast<float*>(scratch(kScratchC, sizeof(float) * static_cast<size_t>(rows * kTilePitch)));
   if (p.accumulate) load_tile(p, m0, rows, n, width, tile);
   const std::byte* base = p.b.base + offset_of(p.b.column, n);
   for (int64_t k = 0; k < p.k;) {
     const int64_t within = k % kDepth;
-    int64_t depth = min64(kDepth - within, p.k - k);
+    int64_t depth = min64(min64(kDepth - within, kFewDepth), p.k - k);
     if (p.b.row.block) depth = min64(depth, p.b.row.block - k % p.b.row.block);
     const std::byte* b = base + offset_of(p.b.row, k);
-    for (int64_t j = 0; j < width; j += vectors * 16) {
+    for (int64_t j = 0; j < width; j += columns) {
       run(a + (k / kDepth) * rows * kRowPitch + within, b + j * vector_bytes(f), p.b.row.inner, depth, tile + j,
           k == 0 && !p.accumulate);
     }
@@ -233,9 +255,9 @@ void multiply_problem(const Problem& p) {
     float* a = static_cast<float*>(scratch(kScratchA, sizeof(float) * static_cast<size_t>(blocks * rows * kRowPitch)));
     decode_rows(p.a, m0, rows, p.k, a);
     for (int64_t n = 0; n < p.n;) {
-      int64_t width = direct ? direct_width(p.b, n, p.n, 64) : 0;
-      if (width == 0) {
-        width = direct ? min64(64, p.n - n) : min64(kWidth, p.n - n);
+      int64_t width = 64;
+      if (!direct || side_by_side(p.b, n, p.n) < width) {
+        width = min64(rows < kManyRows ? 64 : kWidth, p.n - n);
         multiply_panels(p, a, m0, rows, n, width);
       } else if (p.b.format == Format::SEN169_FP16) {
         multiply_direct<Format::SEN169_FP16>(p, a, m0, rows, n, width);

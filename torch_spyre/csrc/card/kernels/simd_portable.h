@@ -126,7 +126,33 @@ SPYRE_INLINE F add(F a, F b) { return {a.v + b.v}; }
 SPYRE_INLINE F sub(F a, F b) { return {a.v - b.v}; }
 SPYRE_INLINE F mul(F a, F b) { return {a.v * b.v}; }
 SPYRE_INLINE F div(F a, F b) { return {a.v / b.v}; }
+#if defined(__FP_FAST_FMAF)
 SPYRE_OUT_OF_LINE F fma(F a, F b, F c) { SPYRE_LANES(F, __builtin_fmaf(a.v[l], b.v[l], c.v[l])); }
+#else
+typedef float PairLanes __attribute__((vector_size(8)));
+typedef double DoubleLanes __attribute__((vector_size(16)));
+typedef int64_t LongLanes __attribute__((vector_size(16)));
+/// No fused instruction: the product is exact in double; the sum is rounded to odd, which makes the second rounding, to
+/// float, come out as if there were only one.
+SPYRE_OUT_OF_LINE F fma(F a, F b, F c) {
+  const float* x = reinterpret_cast<const float*>(&a);
+  const float* y = reinterpret_cast<const float*>(&b);
+  const float* z = reinterpret_cast<const float*>(&c);
+  F r;
+  for (int l = 0; l < 16; l += 2) {
+    DoubleLanes p = DoubleLanes{x[l], x[l + 1]} * DoubleLanes{y[l], y[l + 1]}, w = {z[l], z[l + 1]};
+    DoubleLanes sum = p + w;
+    DoubleLanes back = sum - p;
+    DoubleLanes error = (p - (sum - back)) + (w - back);
+    LongLanes inexact = (error < 0) | (error > 0);  // false for NaN
+    LongLanes above = (error < 0) ^ (sum < 0);      // the magnitude was rounded up
+    LongLanes odd = (reinterpret_cast<LongLanes>(sum) + (above & inexact)) | (inexact & 1);
+    PairLanes rounded = __builtin_convertvector(reinterpret_cast<DoubleLanes>(odd), PairLanes);
+    __builtin_memcpy(reinterpret_cast<float*>(&r) + l, &rounded, 8);
+  }
+  return r;
+}
+#endif
 SPYRE_OUT_OF_LINE F square_root(F a) { SPYRE_LANES(F, __builtin_sqrtf(a.v[l])); }
 SPYRE_OUT_OF_LINE F round_down(F a) { SPYRE_LANES(F, __builtin_floorf(a.v[l])); }
 

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every change to Inductor's own objects, each with the upstream hook that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._inductor.fx_passes import joint_graph
+
+from torch_spyre.constants import DEVICE_NAME
+
+
+def _keep_scaled_softmax() -> None:
+    """Inductor moves the scale of softmax(x * s) past the maximum, which rounds differently from the eager operation.
+
+    Missing hook: a pattern that a device can decline. We put the device into the check of those two patterns.
+    """
+    handlers = (joint_graph.mul_softmax_pattern, joint_graph.div_softmax_pattern)
+    for entries in joint_graph.pass_patterns[1].patterns.values():
+        for entry in entries:
+            if getattr(entry, "handler", None) in handlers:
+                entry.extra_check = _unless_on_spyre(entry.extra_check)
+
+
+def _unless_on_spyre(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def decide(match: Any) -> bool:
+        example = match.output_node().meta.get("val")
+        if isinstance(example, torch.Tensor) and example.device.type == DEVICE_NAME:
+            return False
+        return check(match)
+
+    return decide
+
+
+def apply() -> None:
+    _keep_scaled_softmax()
