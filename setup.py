@@ -74,7 +74,6 @@ class NinjaFile:
             "rule cxx",
             f"  command = {cxx} $flags -MMD -MF $out.d -c $in -o $out",
             "  depfile = $out.d",
-            "  deps = gcc",
             "  description = CXX $out",
             "rule link",
             f"  command = {cxx} -shared -pthread -o $out $in $flags",
@@ -88,7 +87,7 @@ class NinjaFile:
             obj = f"obj/{source.relative_to(CSRC).with_suffix('.o')}"
             self.lines += [f"build {obj}: cxx {source}", f"  flags = {flags}"]
             objects.append(obj)
-        order = f" | {after}" if after else ""
+        order = f" || {after}" if after else ""
         self.lines += [f"build {out}: link {' '.join(objects)}{order}", f"  flags = {link}"]
         self.outputs.append(out)
 

@@ -105,7 +105,7 @@ class _Finalizer:
             buffer = self.graph.buffers[name]
             if buffer.kind == "scalar":
                 self.scalar_of[name] = len(self.scalars)
-                self.scalars.append((i, "f" if "float" in buffer.dtype else "i"))
+                self.scalars.append((i, "i" if "int" in buffer.dtype else "f"))
             elif name in written | read:
                 access = (Access.READ if name in read else Access(0)) | (Access.WRITE if name in written else Access(0))
                 self._arg(name, ("input", i), access)
@@ -157,11 +157,7 @@ class _Finalizer:
         inputs: list[Input] = []
         for value in node.inputs:
             if isinstance(value, Const):
-                inputs.append(
-                    Immediate(
-                        value.value, "IEEE_FP32" if "float" in value.dtype or value.dtype == "bool" else "IEEE_INT32"
-                    )
-                )
+                inputs.append(Immediate(value.value, "IEEE_INT32" if "int" in value.dtype else "IEEE_FP32"))
                 continue
             coords = next(accesses)
             if value.buffer in self.scalar_of:

@@ -9,11 +9,13 @@ a program.
 from __future__ import annotations
 
 import itertools
+import numbers
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_spyre._inductor.tilegraph.graph import Graph
@@ -47,7 +49,8 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     from torch_spyre import _C
     from torch_spyre._inductor.kernel import launch_plan
 
-    flat, spec = tree_flatten((list(args), kwargs))
+    args, kwargs = _scalar_tensors(op, args, kwargs)
+    flat, spec = tree_flatten((args, kwargs))
     positions = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
     tensors = [flat[i] for i in positions]
     call = _functional(op, flat, spec, positions)
@@ -55,6 +58,30 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     graph, inputs, outputs = _lower(traced, op)
     plan = launch_plan(graph.to_json(), [tensors[i] for i in inputs])
     return _C.EagerPlan(plan, inputs, outputs)
+
+
+def _scalar_tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The call with each number that stands where the schema says Tensor as a 0-d CPU tensor again.
+
+    The dispatcher counts such numbers among the call's tensors and its key holds only their type, so a plan must not
+    contain their value. The dtype is the one the call promotes to: then the tensor promotes as the number does.
+    """
+    names = [a.name for a in op._schema.arguments if str(a.type) in ("Tensor", "Optional[Tensor]")]
+    positional = {a.name: i for i, a in enumerate(op._schema.arguments) if not a.kwarg_only}
+    values, named = list(args), dict(kwargs)
+    operands = [values[positional[n]] if n in positional else named[n] for n in names]
+    if not any(isinstance(x, numbers.Number) for x in operands):
+        return values, named
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
+    _, dtype = elementwise_dtypes(*(x for x in operands if x is not None), type_promotion_kind=kind)
+    for name, x in zip(names, operands, strict=True):
+        if isinstance(x, numbers.Number):
+            scalar = torch.tensor(x).to(dtype)
+            if name in positional:
+                values[positional[name]] = scalar
+            else:
+                named[name] = scalar
+    return values, named
 
 
 def _functional(op: Any, flat: list[Any], spec: Any, positions: list[int]) -> Callable[..., Any]:
@@ -108,8 +135,8 @@ def _lower(traced: torch.fx.GraphModule, op: Any) -> tuple[Graph, list[int], lis
         fresh = [v for v, position in zip(lowering.graph_outputs, mutated, strict=True) if position is None]
         graph = builder.graph([builder.returned(v) for v in fresh])
     order = [p.name for p in placeholders]
-    numbers = itertools.count()
-    outputs = [("input", m) if m is not None else ("output", next(numbers)) for m in mutated]
+    counter = itertools.count()
+    outputs = [("input", m) if m is not None else ("output", next(counter)) for m in mutated]
     return graph, [order.index(name) for name in graph.inputs], outputs
 
 

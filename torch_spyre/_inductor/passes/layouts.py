@@ -210,20 +210,18 @@ class _Layouts:
     # Final coordinates
 
     def _accesses(self, node: Node) -> list[Coords | None]:
+        """Device coordinates of every load and of the result; a launch scalar has none to walk."""
         sizes = node.sizes()
-        values = [*node.loads(), node.output]
-        return [coordinates(self.graph.buffers[v.buffer], v.index, sizes) for v in values]
+        values = [(self.graph.buffers[v.buffer], v) for v in (*node.loads(), node.output)]
+        return [() if b.kind == "scalar" else coordinates(b, v.index, sizes) for b, v in values]
 
     def _finish(self, node: Node) -> None:
         """Refines the dims so that every coordinate is a plain dim or a stick pair."""
-        scalar = [self.graph.buffers[load.buffer].kind == "scalar" for load in node.loads()] + [False]
-        accesses = [() if s else a for s, a in zip(scalar, self._accesses(node), strict=True)]
         try:
-            refine(node, accesses, self._layouts(node))
+            refine(node, self._accesses(node), self._layouts(node))
         except Conflict as conflict:
             self._resolve(node, conflict.dim)
-            accesses = [() if s else a for s, a in zip(scalar, self._accesses(node), strict=True)]
-            refine(node, accesses, self._layouts(node))
+            refine(node, self._accesses(node), self._layouts(node))
         self.nodes.append(node)
 
     def _resolve(self, node: Node, dim: str) -> None:
@@ -238,25 +236,17 @@ class _Layouts:
         return [self.graph.buffers[v.buffer].layout for v in (*node.loads(), node.output)]
 
     def _finish_copy(self, node: Node) -> None:
-        source = next(node.loads(), None)
-        if source is not None and self.graph.buffers[source.buffer].kind == "scalar":
-            source = None
-        accesses: list[Coords | None] = [() if source is None else None] * len(list(node.loads()))
-        accesses.append(None)
-        sizes = node.sizes()
-        for i, value in enumerate([*node.loads(), node.output]):
-            buffer = self.graph.buffers[value.buffer]
-            if buffer.kind == "scalar":
-                continue
-            coords = coordinates(buffer, value.index, sizes)
-            if coords is not None and stick_form(coords, buffer.layout, any_lane=True):
-                accesses[i] = coords
+        layouts = self._layouts(node)
+        accesses = [
+            coords if coords is not None and stick_form(coords, layout, any_lane=True) else None
+            for coords, layout in zip(self._accesses(node), layouts, strict=True)
+        ]
         try:
-            refine(node, accesses, self._layouts(node))
+            refine(node, accesses, layouts)
         except Conflict:
             # The two sides tile a dim differently: walk it by linear offset on the side that is not stick aligned.
             accesses[0] = None
-            refine(node, accesses, self._layouts(node))
+            refine(node, accesses, layouts)
         self.nodes.append(node)
 
 

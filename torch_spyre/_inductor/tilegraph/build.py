@@ -270,6 +270,8 @@ class Builder:
         """x in another dtype; a dtype stored in the same device format is a new name for the same value."""
         if x.dtype == dtype:
             return x
+        if isinstance(x.leaf, Load) and self.buffers[x.leaf.buffer].kind == "scalar" and _same_register(x.dtype, dtype):
+            return Expr("load", dtype, leaf=x.leaf)
         if x.op == "const":
             assert isinstance(x.leaf, Const)
             value = x.leaf.value
@@ -364,6 +366,11 @@ def _ints(values: Iterable[Any]) -> tuple[int, ...]:
             raise UnsupportedOp(f"symbolic size {v}: compile with dynamic=False, dynamic shapes are not supported yet")
         result.append(int(v))
     return tuple(result)
+
+
+def _same_register(a: str, b: str) -> bool:
+    """Launch scalars travel as fp32 or as integers, so a dtype within either is only a name."""
+    return ("int" in a) == ("int" in b) and b != "bool"
 
 
 def _contiguous(size: Sequence[int]) -> tuple[int, ...]:

@@ -153,11 +153,16 @@ void store_run_vector(std::byte* p, int64_t stride, int64_t n, const float* from
 /// n elements of any format, `stride` bytes apart, as fp32.
 inline void load_run(Format f, const std::byte* p, int64_t stride, int64_t n, float* to) {
   switch (f) {
-    case Format::SEN169_FP16: return load_run_vector<Format::SEN169_FP16>(p, stride, n, to);
-    case Format::IEEE_FP32: return load_run_vector<Format::IEEE_FP32>(p, stride, n, to);
-    case Format::IEEE_FP16: return load_run_vector<Format::IEEE_FP16>(p, stride, n, to);
-    case Format::BFLOAT16: return load_run_vector<Format::BFLOAT16>(p, stride, n, to);
-    case Format::IEEE_INT32: return load_run_vector<Format::IEEE_INT32>(p, stride, n, to);
+    case Format::SEN169_FP16:
+      return load_run_vector<Format::SEN169_FP16>(p, stride, n, to);
+    case Format::IEEE_FP32:
+      return load_run_vector<Format::IEEE_FP32>(p, stride, n, to);
+    case Format::IEEE_FP16:
+      return load_run_vector<Format::IEEE_FP16>(p, stride, n, to);
+    case Format::BFLOAT16:
+      return load_run_vector<Format::BFLOAT16>(p, stride, n, to);
+    case Format::IEEE_INT32:
+      return load_run_vector<Format::IEEE_INT32>(p, stride, n, to);
     default:
       for (int64_t i = 0; i < n; ++i) to[i] = read_float(f, p + i * stride);
   }
@@ -165,11 +170,16 @@ inline void load_run(Format f, const std::byte* p, int64_t stride, int64_t n, fl
 
 inline void store_run(Format f, std::byte* p, int64_t stride, int64_t n, const float* from) {
   switch (f) {
-    case Format::SEN169_FP16: return store_run_vector<Format::SEN169_FP16>(p, stride, n, from);
-    case Format::IEEE_FP32: return store_run_vector<Format::IEEE_FP32>(p, stride, n, from);
-    case Format::IEEE_FP16: return store_run_vector<Format::IEEE_FP16>(p, stride, n, from);
-    case Format::BFLOAT16: return store_run_vector<Format::BFLOAT16>(p, stride, n, from);
-    case Format::IEEE_INT32: return store_run_vector<Format::IEEE_INT32>(p, stride, n, from);
+    case Format::SEN169_FP16:
+      return store_run_vector<Format::SEN169_FP16>(p, stride, n, from);
+    case Format::IEEE_FP32:
+      return store_run_vector<Format::IEEE_FP32>(p, stride, n, from);
+    case Format::IEEE_FP16:
+      return store_run_vector<Format::IEEE_FP16>(p, stride, n, from);
+    case Format::BFLOAT16:
+      return store_run_vector<Format::BFLOAT16>(p, stride, n, from);
+    case Format::IEEE_INT32:
+      return store_run_vector<Format::IEEE_INT32>(p, stride, n, from);
     default:
       for (int64_t i = 0; i < n; ++i) write_float(f, p + i * stride, from[i]);
   }

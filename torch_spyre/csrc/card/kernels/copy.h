@@ -2,6 +2,7 @@
 // Copies with conversion: DMA between host tensors and device layouts, restickify, moves between memories.
 #pragma once
 #include "convert.h"
+#include "half.h"
 #include "layout.h"
 #include "transpose.h"
 
@@ -30,7 +31,12 @@ bool convert_vector(Format, Format, std::byte* out, const std::byte* in, int64_t
   constexpr bool kFromHalf = from == Format::IEEE_FP16;
   constexpr int kIn = vector_bytes(from), kOut = vector_bytes(to);
   int64_t i = 0;
+  constexpr bool kHalves = (from == Format::IEEE_FP16 && to == Format::SEN169_FP16) ||
+                           (from == Format::SEN169_FP16 && to == Format::IEEE_FP16);
   for (; i + 32 <= n; i += 32) {
+    if constexpr (kHalves) {
+      if (convert_half<to == Format::SEN169_FP16>(out + i * kOut, in + i * kIn)) continue;
+    }
     F a, b;
     load_pair<from, kHost>(in + i * kIn, a, b);
     store_pair<to, kFromHalf>(out + i * kOut, a, b);
@@ -82,11 +88,16 @@ inline bool convert_any(Format to, Format from, std::byte* out, const std::byte*
 template <Format to>
 inline ConvertFunction pick_vector_from(Format from) {
   switch (from) {
-    case Format::SEN169_FP16: return convert_vector<to, Format::SEN169_FP16>;
-    case Format::IEEE_FP32: return convert_vector<to, Format::IEEE_FP32>;
-    case Format::IEEE_FP16: return convert_vector<to, Format::IEEE_FP16>;
-    case Format::BFLOAT16: return convert_vector<to, Format::BFLOAT16>;
-    default: return convert_any;
+    case Format::SEN169_FP16:
+      return convert_vector<to, Format::SEN169_FP16>;
+    case Format::IEEE_FP32:
+      return convert_vector<to, Format::IEEE_FP32>;
+    case Format::IEEE_FP16:
+      return convert_vector<to, Format::IEEE_FP16>;
+    case Format::BFLOAT16:
+      return convert_vector<to, Format::BFLOAT16>;
+    default:
+      return convert_any;
   }
 }
 
@@ -96,28 +107,41 @@ inline ConvertFunction pick_convert(Format to, Format from) {
   if (to == Format::IEEE_INT64 && from == Format::IEEE_INT32) return convert_int32_to_int64;
   if (is_integer(to) && is_integer(from)) return convert_integers;
   switch (to) {
-    case Format::SEN169_FP16: return pick_vector_from<Format::SEN169_FP16>(from);
-    case Format::IEEE_FP32: return pick_vector_from<Format::IEEE_FP32>(from);
-    case Format::IEEE_FP16: return pick_vector_from<Format::IEEE_FP16>(from);
-    case Format::BFLOAT16: return pick_vector_from<Format::BFLOAT16>(from);
-    default: return convert_any;
+    case Format::SEN169_FP16:
+      return pick_vector_from<Format::SEN169_FP16>(from);
+    case Format::IEEE_FP32:
+      return pick_vector_from<Format::IEEE_FP32>(from);
+    case Format::IEEE_FP16:
+      return pick_vector_from<Format::IEEE_FP16>(from);
+    case Format::BFLOAT16:
+      return pick_vector_from<Format::BFLOAT16>(from);
+    default:
+      return convert_any;
   }
 }
 
 inline void gather_raw(int bytes, void* to, const std::byte* p, int64_t stride, int64_t n) {
   switch (bytes) {
-    case 1: return gather<uint8_t>(to, p, stride, n);
-    case 2: return gather<uint16_t>(to, p, stride, n);
-    case 4: return gather<uint32_t>(to, p, stride, n);
-    default: return gather<uint64_t>(to, p, stride, n);
+    case 1:
+      return gather<uint8_t>(to, p, stride, n);
+    case 2:
+      return gather<uint16_t>(to, p, stride, n);
+    case 4:
+      return gather<uint32_t>(to, p, stride, n);
+    default:
+      return gather<uint64_t>(to, p, stride, n);
   }
 }
 inline void scatter_raw(int bytes, std::byte* p, int64_t stride, const void* from, int64_t n) {
   switch (bytes) {
-    case 1: return scatter<uint8_t>(p, stride, from, n);
-    case 2: return scatter<uint16_t>(p, stride, from, n);
-    case 4: return scatter<uint32_t>(p, stride, from, n);
-    default: return scatter<uint64_t>(p, stride, from, n);
+    case 1:
+      return scatter<uint8_t>(p, stride, from, n);
+    case 2:
+      return scatter<uint16_t>(p, stride, from, n);
+    case 4:
+      return scatter<uint32_t>(p, stride, from, n);
+    default:
+      return scatter<uint64_t>(p, stride, from, n);
   }
 }
 
@@ -128,7 +152,11 @@ struct Transfer {
   ConvertFunction convert;
 
   Transfer(Format to, Format from)
-      : to(to), from(from), to_bytes(format_bytes(to)), from_bytes(format_bytes(from)), convert(pick_convert(to, from)) {}
+      : to(to),
+        from(from),
+        to_bytes(format_bytes(to)),
+        from_bytes(format_bytes(from)),
+        convert(pick_convert(to, from)) {}
 
   /// n elements at constant strides.
   bool run(std::byte* out, int64_t out_stride, const std::byte* in, int64_t in_stride, int64_t n) const {

@@ -15,11 +15,11 @@
 #define SPYRE_ISA_NAME portable
 #endif
 
-#define SPYRE_ISA_BEGIN \
+#define SPYRE_ISA_BEGIN                   \
   namespace spyre::card::SPYRE_ISA_NAME { \
   namespace {
 #define SPYRE_ISA_END \
-  } \
+  }                   \
   }
 
 // Vectors must stay in registers, so the vector back ends inline without exception. The portable one has no such

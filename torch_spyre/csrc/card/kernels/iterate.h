@@ -9,8 +9,8 @@
 
 SPYRE_ISA_BEGIN
 
-constexpr int kMaxLevels = 4;   // nesting of one address map
-constexpr int kMaxLoops = 24;   // loops after splitting
+constexpr int kMaxLevels = 4;  // nesting of one address map
+constexpr int kMaxLoops = 24;  // loops after splitting
 
 /// Address along one iteration dim in up to kMaxLevels nested blocks:
 /// (v % block[0])*stride[0] + (v / block[0] % (block[1]/block[0]))*stride[1] + ...; blocks divide each other upwards.
@@ -213,7 +213,8 @@ void split_and_run(Box<N>& box, const Body& body) {
 
 /// Calls body(Loops<N>&) for the whole shape. `dims` selects iteration dims (bit i = dim i).
 template <int N, class Body>
-inline void for_each_loops(const Shape& shape, uint32_t dims, const View* const* views, int operands, const Body& body) {
+inline void for_each_loops(const Shape& shape, uint32_t dims, const View* const* views, int operands,
+                           const Body& body) {
   Box<N> box;
   box.operands = operands;
   for (int k = 0; k < operands; ++k) box.base[k] = views[k]->base;

@@ -5,7 +5,6 @@
 #include "implementation.h"
 
 namespace spyre::card {
-const KernelTable kAvx2Kernels = {"avx2",    avx2::vector_op, avx2::reduce,
-                                  avx2::matmul, avx2::copy,   avx2::sum_views};
+const KernelTable kAvx2Kernels = {"avx2", avx2::vector_op, avx2::reduce, avx2::matmul, avx2::copy, avx2::sum_views};
 }  // namespace spyre::card
 #endif

@@ -4,6 +4,6 @@
 #include "implementation.h"
 
 namespace spyre::card {
-const KernelTable kPortableKernels = {"portable",    portable::vector_op, portable::reduce,
-                                  portable::matmul, portable::copy,   portable::sum_views};
+const KernelTable kPortableKernels = {"portable",       portable::vector_op, portable::reduce,
+                                      portable::matmul, portable::copy,      portable::sum_views};
 }  // namespace spyre::card

@@ -7,6 +7,7 @@
 #pragma once
 #include "convert.h"
 #include "iterate.h"
+#include "transpose.h"
 
 SPYRE_ISA_BEGIN
 
@@ -17,12 +18,12 @@ constexpr int kTileRows = 6, kTileVectors = 1, kDirectRows = 6;
 #else
 constexpr int kTileRows = 4, kTileVectors = 1, kDirectRows = 4;
 #endif
-constexpr int kPanel = 16 * kTileVectors;   // columns of one register tile
-constexpr int kDepth = 256;                 // k per block
-constexpr int kFewDepth = 64;               // k per pass when few rows share B: a stick of columns stays in the first cache
-constexpr int kManyRows = 64;               // from here on wider blocks pay
-constexpr int kRowPitch = kDepth + 16;      // floats from row to row of A; not a power of two, to spread cache sets
-constexpr int kWidth = 256;                 // columns of one tile of C
+constexpr int kPanel = 16 * kTileVectors;  // columns of one register tile
+constexpr int kDepth = 256;                // k per block
+constexpr int kFewDepth = 64;           // k per pass when few rows share B: a stick of columns stays in the first cache
+constexpr int kManyRows = 64;           // from here on wider blocks pay
+constexpr int kRowPitch = kDepth + 16;  // floats from row to row of A; not a power of two, to spread cache sets
+constexpr int kWidth = 256;             // columns of one tile of C
 constexpr int kTilePitch = kWidth + 16;
 constexpr int64_t kRowBlockFloats = 3 << 20;  // decoded A kept at a time
 
@@ -76,6 +77,7 @@ void multiply(const float* a, const std::byte* b, int64_t pitch, int64_t depth, 
   for (int64_t k = 0; k < depth; ++k) {
     F x[vectors];
     load_vectors<f, vectors>(b, x);
+    if (f == Format::SEN169_FP16 && vectors < 4) __builtin_prefetch(b + kFewDepth * pitch);  // narrow: two passes
     b += pitch;
     SPYRE_UNROLL
     for (int r = 0; r < rows; ++r) {
@@ -141,6 +143,9 @@ void decode_dense_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, i
   const std::byte* base = b.base + offset_of(b.column, n);
   for (int64_t r = 0; r < depth; ++r) {
     const std::byte* row = base + offset_of(b.row, k + r);
+    // The next block of rows, while this one is multiplied. A prefetch past the end does no harm.
+    for (int64_t l = 0; l < panels * kPanel * vector_bytes(f); l += 64)
+      __builtin_prefetch(row + kFewDepth * b.row.inner + l);
     for (int64_t q = 0; q < panels; ++q) {
       F x[kTileVectors];
       load_vectors<f, kTileVectors>(row + q * kPanel * vector_bytes(f), x);
@@ -154,11 +159,13 @@ void decode_dense_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, i
 inline void decode_any_panel(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t columns, float* to) {
   const bool along_k = format_bytes(b.format) == b.row.inner && format_bytes(b.format) != b.column.inner;
   if (along_k) {
-    float line[kDepth];
+    alignas(64) float lines[kPanel][kDepth];
     for (int64_t c = 0; c < kPanel; ++c) {
-      if (c < columns) load_span(b.format, b.base + offset_of(b.column, n + c), b.row, k, depth, line);
-      for (int64_t r = 0; r < depth; ++r) to[r * kPanel + c] = c < columns ? line[r] : 0.0f;
+      if (c < columns) load_span(b.format, b.base + offset_of(b.column, n + c), b.row, k, depth, lines[c]);
+      if (c >= columns) __builtin_memset(lines[c], 0, sizeof lines[c]);
     }
+    transpose(4, reinterpret_cast<std::byte*>(to), kPanel * 4, reinterpret_cast<const std::byte*>(lines),
+              sizeof lines[0], kPanel, depth);
     return;
   }
   for (int64_t r = 0; r < depth; ++r) {

@@ -57,7 +57,8 @@ inline Runs runs_of(const Shape& shape, uint32_t mask, const View& view) {
     } else {
       const DimMap& m = view.dim[dims[last]];
       const int64_t extent = shape.extent[dims[last]], step = m.block ? m.block : extent;
-      for (int64_t v = 0; v < extent; v += step) append(runs, {offset + offset_of(m, v), min64(step, extent - v), m.inner});
+      for (int64_t v = 0; v < extent; v += step)
+        append(runs, {offset + offset_of(m, v), min64(step, extent - v), m.inner});
     }
     int i = last - 1;
     for (; i >= 0; --i) {
@@ -199,7 +200,9 @@ typename R::T reduce_one(Format f, const std::byte* base, const Runs& runs) {
   Tree<R> tree;
   alignas(64) T pending[kReduceLanes];
   int64_t filled = 0;
-  auto push_pending = [&] { tree.push({{R::read(pending), R::read(pending + 16), R::read(pending + 32), R::read(pending + 48)}}, 0); };
+  auto push_pending = [&] {
+    tree.push({{R::read(pending), R::read(pending + 16), R::read(pending + 32), R::read(pending + 48)}}, 0);
+  };
   for (int64_t k = 0; k < runs.count; ++k) {
     const Run& run = runs.run[k];
     const std::byte* p = base + run.offset;
@@ -207,8 +210,10 @@ typename R::T reduce_one(Format f, const std::byte* base, const Runs& runs) {
     while (i < run.n) {
       if constexpr (sizeof(T) == 4 && __is_same(T, float)) {
         if (filled == 0 && run.n - i >= kReduceLanes) {
-          if (f == Format::SEN169_FP16 && run.stride == 2) i += push_rows<R, Format::SEN169_FP16>(tree, p + i * 2, run.n - i);
-          if (f == Format::IEEE_FP32 && run.stride == 4) i += push_rows<R, Format::IEEE_FP32>(tree, p + i * 4, run.n - i);
+          if (f == Format::SEN169_FP16 && run.stride == 2)
+            i += push_rows<R, Format::SEN169_FP16>(tree, p + i * 2, run.n - i);
+          if (f == Format::IEEE_FP32 && run.stride == 4)
+            i += push_rows<R, Format::IEEE_FP32>(tree, p + i * 4, run.n - i);
           if (i == run.n) break;
         }
       }
@@ -333,8 +338,8 @@ void reduce(ROp op, Compute compute, const Shape& shape, uint32_t mask, bool acc
             const View& in) {
   const bool integers = compute == Compute::i32;
   switch (op) {
-#define SPYRE_REDUCE(name) \
-  case ROp::name: \
+#define SPYRE_REDUCE(name)                                                                \
+  case ROp::name:                                                                         \
     return integers ? reduce_with<IntReduce<ROp::name>>(shape, mask, accumulate, out, in) \
                     : reduce_with<FloatReduce<ROp::name>>(shape, mask, accumulate, out, in);
     SPYRE_REDUCE(sum)

@@ -61,7 +61,9 @@ SPYRE_INLINE int64_t saturate(float x, double low, double high) {
   if (!(d == d)) return 0;
   return d <= low ? static_cast<int64_t>(low) : d >= high ? static_cast<int64_t>(high) : static_cast<int64_t>(d);
 }
-inline int64_t to_int64(float x) { return x >= 0x1p63f ? INT64_MAX : saturate(x, -0x1p63, 0x1p62 * 1.9999998807907104); }
+inline int64_t to_int64(float x) {
+  return x >= 0x1p63f ? INT64_MAX : saturate(x, -0x1p63, 0x1p62 * 1.9999998807907104);
+}
 SPYRE_INLINE int64_t clamp64(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
 template <class T>
@@ -78,27 +80,50 @@ SPYRE_INLINE void write_as(std::byte* p, T x) {
 /// One element of a slow format as fp32.
 inline float read_float(Format f, const std::byte* p) {
   switch (f) {
-    case Format::SEN143_FP8: return small_decode(kE4M3, read_as<uint8_t>(p));
-    case Format::SEN152_FP8: return small_decode(kE5M2, read_as<uint8_t>(p));
-    case Format::SENINT8: return static_cast<float>(read_as<int8_t>(p));
-    case Format::SENINT16: return static_cast<float>(read_as<int16_t>(p));
-    case Format::SENUINT32: return static_cast<float>(read_as<uint32_t>(p));
-    case Format::IEEE_INT64: return static_cast<float>(read_as<int64_t>(p));
-    case Format::BOOL: return read_as<uint8_t>(p) ? 1.0f : 0.0f;
-    default: return 0.0f;
+    case Format::SEN143_FP8:
+      return small_decode(kE4M3, read_as<uint8_t>(p));
+    case Format::SEN152_FP8:
+      return small_decode(kE5M2, read_as<uint8_t>(p));
+    case Format::SENINT8:
+      return static_cast<float>(read_as<int8_t>(p));
+    case Format::SENINT16:
+      return static_cast<float>(read_as<int16_t>(p));
+    case Format::SENUINT32:
+      return static_cast<float>(read_as<uint32_t>(p));
+    case Format::IEEE_INT64:
+      return static_cast<float>(read_as<int64_t>(p));
+    case Format::BOOL:
+      return read_as<uint8_t>(p) ? 1.0f : 0.0f;
+    default:
+      return 0.0f;
   }
 }
 
 inline void write_float(Format f, std::byte* p, float x) {
   switch (f) {
-    case Format::SEN143_FP8: write_as(p, static_cast<uint8_t>(small_encode(kE4M3, x))); break;
-    case Format::SEN152_FP8: write_as(p, static_cast<uint8_t>(small_encode(kE5M2, x))); break;
-    case Format::SENINT8: write_as(p, static_cast<int8_t>(saturate(x, -128.0, 127.0))); break;
-    case Format::SENINT16: write_as(p, static_cast<int16_t>(saturate(x, -32768.0, 32767.0))); break;
-    case Format::SENUINT32: write_as(p, static_cast<uint32_t>(saturate(x, 0.0, 4294967295.0))); break;
-    case Format::IEEE_INT64: write_as(p, to_int64(x)); break;
-    case Format::BOOL: write_as(p, static_cast<uint8_t>(x == 0.0f ? 0 : 1)); break;
-    default: break;
+    case Format::SEN143_FP8:
+      write_as(p, static_cast<uint8_t>(small_encode(kE4M3, x)));
+      break;
+    case Format::SEN152_FP8:
+      write_as(p, static_cast<uint8_t>(small_encode(kE5M2, x)));
+      break;
+    case Format::SENINT8:
+      write_as(p, static_cast<int8_t>(saturate(x, -128.0, 127.0)));
+      break;
+    case Format::SENINT16:
+      write_as(p, static_cast<int16_t>(saturate(x, -32768.0, 32767.0)));
+      break;
+    case Format::SENUINT32:
+      write_as(p, static_cast<uint32_t>(saturate(x, 0.0, 4294967295.0)));
+      break;
+    case Format::IEEE_INT64:
+      write_as(p, to_int64(x));
+      break;
+    case Format::BOOL:
+      write_as(p, static_cast<uint8_t>(x == 0.0f ? 0 : 1));
+      break;
+    default:
+      break;
   }
 }
 
@@ -109,25 +134,45 @@ constexpr bool is_integer(Format f) {
 
 inline int64_t read_int(Format f, const std::byte* p) {
   switch (f) {
-    case Format::SENINT8: return read_as<int8_t>(p);
-    case Format::SENINT16: return read_as<int16_t>(p);
-    case Format::SENUINT32: return read_as<uint32_t>(p);
-    case Format::IEEE_INT32: return read_as<int32_t>(p);
-    case Format::IEEE_INT64: return read_as<int64_t>(p);
-    case Format::BOOL: return read_as<uint8_t>(p) ? 1 : 0;
-    default: return 0;
+    case Format::SENINT8:
+      return read_as<int8_t>(p);
+    case Format::SENINT16:
+      return read_as<int16_t>(p);
+    case Format::SENUINT32:
+      return read_as<uint32_t>(p);
+    case Format::IEEE_INT32:
+      return read_as<int32_t>(p);
+    case Format::IEEE_INT64:
+      return read_as<int64_t>(p);
+    case Format::BOOL:
+      return read_as<uint8_t>(p) ? 1 : 0;
+    default:
+      return 0;
   }
 }
 
 inline void write_int(Format f, std::byte* p, int64_t x) {
   switch (f) {
-    case Format::SENINT8: write_as(p, static_cast<int8_t>(clamp64(x, -128, 127))); break;
-    case Format::SENINT16: write_as(p, static_cast<int16_t>(clamp64(x, -32768, 32767))); break;
-    case Format::SENUINT32: write_as(p, static_cast<uint32_t>(clamp64(x, 0, UINT32_MAX))); break;
-    case Format::IEEE_INT32: write_as(p, static_cast<int32_t>(clamp64(x, INT32_MIN, INT32_MAX))); break;
-    case Format::IEEE_INT64: write_as(p, x); break;
-    case Format::BOOL: write_as(p, static_cast<uint8_t>(x ? 1 : 0)); break;
-    default: break;
+    case Format::SENINT8:
+      write_as(p, static_cast<int8_t>(clamp64(x, -128, 127)));
+      break;
+    case Format::SENINT16:
+      write_as(p, static_cast<int16_t>(clamp64(x, -32768, 32767)));
+      break;
+    case Format::SENUINT32:
+      write_as(p, static_cast<uint32_t>(clamp64(x, 0, UINT32_MAX)));
+      break;
+    case Format::IEEE_INT32:
+      write_as(p, static_cast<int32_t>(clamp64(x, INT32_MIN, INT32_MAX)));
+      break;
+    case Format::IEEE_INT64:
+      write_as(p, x);
+      break;
+    case Format::BOOL:
+      write_as(p, static_cast<uint8_t>(x ? 1 : 0));
+      break;
+    default:
+      break;
   }
 }
 

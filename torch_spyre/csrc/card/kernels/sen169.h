@@ -52,16 +52,17 @@ SPYRE_INLINE __m512i magnitude_code(__m512i u) {
 
 SPYRE_INLINE void store_sen169(void* p, F a, F b) {
   const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-  const __m512i upper_halves =
-      _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21, 19, 17,
-                       15, 13, 11, 9, 7, 5, 3, 1);
+  const __m512i upper_halves = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29,
+                                                27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
   __m512i ua = _mm512_castps_si512(a.v), ub = _mm512_castps_si512(b.v);
   // Packing saturates below at 0 and above at 65535.
   __m512i q = _mm512_packus_epi32(magnitude_code(ua), magnitude_code(ub));
   q = _mm512_min_epu16(_mm512_permutexvar_epi64(order, q), _mm512_set1_epi16(0x7FFE));
   __m512i s = _mm512_permutex2var_epi16(ua, upper_halves, ub);
-  __m512i code = _mm512_ternarylogic_epi32(q, s, _mm512_set1_epi16(static_cast<int16_t>(0x8000)), 0xF8);  // q | (s & 0x8000)
-  __mmask32 nan = _mm512_kunpackw(_mm512_cmp_ps_mask(b.v, b.v, _CMP_UNORD_Q), _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q));
+  __m512i code =
+      _mm512_ternarylogic_epi32(q, s, _mm512_set1_epi16(static_cast<int16_t>(0x8000)), 0xF8);  // q | (s & 0x8000)
+  __mmask32 nan =
+      _mm512_kunpackw(_mm512_cmp_ps_mask(b.v, b.v, _CMP_UNORD_Q), _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q));
   _mm512_storeu_si512(p, _mm512_mask_mov_epi16(code, nan, _mm512_set1_epi16(0x7FFF)));
 }
 

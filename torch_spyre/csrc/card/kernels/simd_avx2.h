@@ -156,8 +156,6 @@ SPYRE_INLINE bool any(M x) { return _mm256_movemask_epi8(_mm256_or_si256(x.a, x.
 SPYRE_INLINE F select(M m, F x, F y) {
   return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(m.a)), _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(m.b))};
 }
-SPYRE_INLINE I select(M m, I x, I y) {
-  return {_mm256_blendv_epi8(y.a, x.a, m.a), _mm256_blendv_epi8(y.b, x.b, m.b)};
-}
+SPYRE_INLINE I select(M m, I x, I y) { return {_mm256_blendv_epi8(y.a, x.a, m.a), _mm256_blendv_epi8(y.b, x.b, m.b)}; }
 
 SPYRE_ISA_END

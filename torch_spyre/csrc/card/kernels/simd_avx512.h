@@ -42,9 +42,7 @@ SPYRE_INLINE I load_16(const void* p) { return {_mm512_cvtepi16_epi32(load_half(
 SPYRE_INLINE I load_16_n(const void* p, int n) {
   return {_mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p))};
 }
-SPYRE_INLINE void store_16(void* p, I a) {
-  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
-}
+SPYRE_INLINE void store_16(void* p, I a) { _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v)); }
 SPYRE_INLINE void store_16_n(void* p, I a, int n) {
   _mm256_mask_storeu_epi16(p, first_lanes(n), _mm512_cvtepi32_epi16(a.v));
 }

@@ -27,8 +27,8 @@ struct M {
 };
 
 #define SPYRE_OUT_OF_LINE [[maybe_unused]] __attribute__((noinline))
-#define SPYRE_LANES(type, expression) \
-  type r; \
+#define SPYRE_LANES(type, expression)                 \
+  type r;                                             \
   for (int l = 0; l < 16; ++l) r.v[l] = (expression); \
   return r
 

@@ -74,14 +74,20 @@ SPYRE_INLINE void transpose_blocks(std::byte* out, int64_t out_stride, const std
 inline void transpose(int bytes, std::byte* out, int64_t out_stride, const std::byte* in, int64_t in_stride,
                       int64_t rows, int64_t columns) {
   switch (bytes) {
-    case 1: return transpose_scalar<uint8_t>(out, out_stride, in, in_stride, rows, columns);
-    case 8: return transpose_scalar<uint64_t>(out, out_stride, in, in_stride, rows, columns);
+    case 1:
+      return transpose_scalar<uint8_t>(out, out_stride, in, in_stride, rows, columns);
+    case 8:
+      return transpose_scalar<uint64_t>(out, out_stride, in, in_stride, rows, columns);
 #if defined(__SSE2__)
-    case 2: return transpose_blocks<uint16_t, 8>(out, out_stride, in, in_stride, rows, columns, transpose_8x8_16bit);
-    default: return transpose_blocks<uint32_t, 4>(out, out_stride, in, in_stride, rows, columns, transpose_4x4_32bit);
+    case 2:
+      return transpose_blocks<uint16_t, 8>(out, out_stride, in, in_stride, rows, columns, transpose_8x8_16bit);
+    default:
+      return transpose_blocks<uint32_t, 4>(out, out_stride, in, in_stride, rows, columns, transpose_4x4_32bit);
 #else
-    case 2: return transpose_scalar<uint16_t>(out, out_stride, in, in_stride, rows, columns);
-    default: return transpose_scalar<uint32_t>(out, out_stride, in, in_stride, rows, columns);
+    case 2:
+      return transpose_scalar<uint16_t>(out, out_stride, in, in_stride, rows, columns);
+    default:
+      return transpose_scalar<uint32_t>(out, out_stride, in, in_stride, rows, columns);
 #endif
   }
 }

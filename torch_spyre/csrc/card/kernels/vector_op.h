@@ -200,7 +200,8 @@ template <class P>
 inline RectangleFunction pick_op(VOp op, unsigned fixed) {
   switch (op) {
 #define VOP(code, name, operands) \
-  case VOp::name: return pick<VOp::name, P, operands>(fixed);
+  case VOp::name:                 \
+    return pick<VOp::name, P, operands>(fixed);
 #include "spyre/vops.def"
 #undef VOP
   }

@@ -20,7 +20,7 @@ SPYRE_INLINE F power_of_two(I n) { return floats(shl<23>(add(n, splat_i(127))));
 
 SPYRE_INLINE F exp(F x) {
   // (e^r - 1 - r) / r^2 for |r| <= ln(2)/2.
-  constexpr float kPoly[] = {0x1.000000p-1f, 0x1.555554p-3f, 0x1.555486p-5f,
+  constexpr float kPoly[] = {0x1.000000p-1f, 0x1.555554p-3f,  0x1.555486p-5f,
                              0x1.111280p-7f, 0x1.6d9460p-10f, 0x1.9f02e4p-13f};
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   x = select(lt(x, splat(-104.0f)), splat(-104.0f), x);
