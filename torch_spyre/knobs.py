@@ -125,7 +125,7 @@ GROUPS = {
 TABLE: tuple[Knob, ...] = (
     # -- card
     Knob("host_threads", "SPYRE_HOST_THREADS", int, 0, "host threads that run the 32 cores; results never depend on it",
-         "card", low=0, default_text="0 (hardware threads)"),
+         "card", "active", low=0, default_text="0 (hardware threads)"),
     Knob("isa", "SPYRE_ISA", str, "auto", "instruction set of the card's kernels; results never depend on it",
          "card", "active", choices=("auto", "portable", "avx2", "avx512")),
     Knob("host_memory_gb", "SPYRE_HOST_MEMORY_GB", float, None,

@@ -108,9 +108,7 @@ def layout_offsets(layout: Sequence[int], shape: Sequence[int]) -> NDArray[np.in
 def dense(values: NDArray, fmt: int) -> View:
     """A row-major operand that owns a copy of the values."""
     a = np.ascontiguousarray(values.astype(DTYPE[fmt]))
-    return View(
-        np.frombuffer(bytearray(a.tobytes() or b"\0" * 8), dtype=np.uint8), fmt, [(0, s, 0) for s in a.strides]
-    )
+    return View(np.frombuffer(bytearray(a.tobytes() or b"\0" * 8), dtype=np.uint8), fmt, [(0, s, 0) for s in a.strides])
 
 
 def scalar(value: float, rank: int, fmt: int = FP32) -> View:
@@ -183,7 +181,8 @@ SEN169_VALUE = sen169_values()
 
 def sen169_encode(x: NDArray) -> NDArray[np.uint16]:
     """Nearest code, ties away from zero, by search in the table of values: no bit tricks."""
-    x = np.asarray(x, dtype=np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        x = np.asarray(x, dtype=np.float64)
     positive = SEN169_VALUE[:0x7FFF].copy()
     positive[0] = 2.0**-31  # the code 0 takes the place of 2^-31 when rounding
     mid = (positive[:-1] + positive[1:]) / 2

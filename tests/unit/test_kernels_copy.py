@@ -153,3 +153,25 @@ def test_flat_view_of_a_stick_layout() -> None:
         values = random_values(rng, (rows * columns,), SEN169)
         x.write(values)
         check(values.shape, dense(np.zeros(values.shape), SEN169), x, values)
+
+
+@pytest.mark.parametrize("rows_first", [True, False])
+def test_large_copies_that_bypass_the_cache(rows_first: bool) -> None:
+    rows, columns = 1030, 2176
+    codes = np.random.default_rng(3).integers(0, 0x7C00, (rows, columns)).astype(np.uint16)
+    half = codes.view(np.float16)
+    shelf = np.zeros(rows * columns * 2 + 128, np.uint8)
+    start = -shelf.ctypes.data % 64
+    maps = [(0, 128, 0), (64, 2, rows * 128)] if rows_first else [(0, columns * 2, 0), (0, 2, 0)]
+    expected = reference(half, FP16, SEN169)
+    x = dense(half, FP16)
+    for name in ISAS:
+        kernels.set_isa(name)
+        shelf[:] = 0
+        out = View(shelf, SEN169, maps, start)
+        assert kernels.copy((rows, columns), out, x)
+        assert same_bits(out.read((rows, columns)), expected), name
+        back = View(np.zeros_like(shelf), SEN169, [(0, columns * 2, 0), (0, 2, 0)], start)
+        assert kernels.copy((rows, columns), back, out)
+        assert same_bits(back.read((rows, columns)), expected), name
+    kernels.set_isa(None)

@@ -145,9 +145,8 @@ def test_fp8_codes() -> None:
     for fmt, dtype, top in [(FP8_143, torch.float8_e4m3fn, 448.0), (FP8_152, torch.float8_e5m2fnuz, 57344.0)]:
         value = torch.from_numpy(codes).view(dtype).to(torch.float32).numpy()
         assert np.array_equal(copied(codes, fmt, FP32), value, equal_nan=True)
-        x = np.random.default_rng(1).standard_normal(4096).astype(np.float32) * np.float32(2.0) ** np.random.default_rng(
-            2
-        ).integers(-20, 20, 4096).astype(np.float32)
+        rng = np.random.default_rng(1)
+        x = (rng.standard_normal(4096) * 2.0 ** rng.integers(-20, 20, 4096)).astype(np.float32)
         x = np.concatenate([x, value[np.isfinite(value)]]).clip(-top, top)
         expected = torch.from_numpy(x).to(dtype).view(torch.uint8).numpy()
         assert same_bits(copied(x, FP32, fmt), expected)

@@ -54,8 +54,13 @@ def with_dim(view: View, position: int) -> list[tuple[int, int, int]]:
 
 
 def operands(
-    rng: np.random.Generator, batch: tuple[int, ...], m: int, n: int, k: int, formats: tuple[int, int, int], special: bool
+    rng: np.random.Generator,
+    batch: tuple[int, ...],
+    mnk: tuple[int, int, int],
+    formats: tuple[int, int, int],
+    special: bool,
 ) -> tuple[View, View, View, NDArray, NDArray]:
+    m, n, k = mnk
     fa, fb, fc = formats
     a, b = random_view(rng, (*batch, m, k), fa, False), random_view(rng, (*batch, k, n), fb, False)
     c = random_view(rng, (*batch, m, n), fc, False)
@@ -79,7 +84,7 @@ def check(
     special: bool = False,
 ) -> None:
     m, n, k = mnk
-    a, b, c, av, bv = operands(rng, batch, m, n, k, formats, special)
+    a, b, c, av, bv = operands(rng, batch, mnk, formats, special)
     shape, out_shape = (*batch, m, n, k), (*batch, m, n, 1)
     start = from_fp32(rng.standard_normal(out_shape).astype(np.float32), formats[2])
     expected = from_fp32(model(av, bv, start[..., 0] if accumulate else None), formats[2])
@@ -125,6 +130,24 @@ def test_stick_layout(m: int) -> None:
     for name in ISAS:
         kernels.set_isa(name)
         vc.buffer[:] = 0
+        kernels.matmul((m, n, k), vc, va, vb)
+        assert same_bits(vc.read((m, n, 1))[..., 0], expected), name
+    kernels.set_isa(None)
+
+
+@pytest.mark.parametrize("m", [3, 20])
+def test_second_operand_with_sticks_along_k(m: int) -> None:
+    rng = np.random.default_rng(m)
+    n, k = 70, 320
+    a = from_fp32(values(rng, (m, k), False), SEN169)
+    b = from_fp32(values(rng, (n, k), False), SEN169)
+    expected = from_fp32(model(to_fp32(a, SEN169), to_fp32(b, SEN169).T, None), FP32)
+    va, vb, vc = stick(m, k, a), stick(n, k, b), dense(np.zeros((m, n)), FP32)
+    va.maps = [va.maps[0], (0, 0, 0), va.maps[1]]
+    vb.maps = [(0, 0, 0), vb.maps[0], vb.maps[1]]
+    vc.maps = [*vc.maps, (0, 0, 0)]
+    for name in ISAS:
+        kernels.set_isa(name)
         kernels.matmul((m, n, k), vc, va, vb)
         assert same_bits(vc.read((m, n, 1))[..., 0], expected), name
     kernels.set_isa(None)

@@ -46,8 +46,7 @@ APPROXIMATE: dict[str, Callable[..., NDArray]] = {
     "sigmoid": lambda a: np.where(a < 0, np.exp(np.minimum(a, 0)), 1.0) / (1 + np.exp(-np.abs(a))),
 }
 ARITY = {name: 3 if name == "select" else 1 for name in VOPS} | {
-    name: 2
-    for name in ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge")
+    name: 2 for name in ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge")
 }
 
 

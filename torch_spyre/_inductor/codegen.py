@@ -74,7 +74,7 @@ class SpyreScheduling(BaseScheduling):
         graph = builder.graph(outputs)
         wrapper.header.writeline("from torch_spyre._inductor.kernel import kernel as spyre_kernel")
         wrapper.define_kernel(name, f"spyre_kernel({name!r}, {graph.to_json()!r})", gpu=False)
-        arguments = ", ".join(graph.inputs)
+        arguments = ", ".join(builder.arguments(graph))
         fresh = [b for b in graph.outputs if graph.buffers[b].kind == "output"]
         for buffer in outputs:
             wrapper.allocated.add(buffer)

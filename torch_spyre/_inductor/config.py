@@ -9,6 +9,7 @@ import sys
 from torch.utils._config_module import install_config_module
 
 from torch_spyre import knobs
+from torch_spyre.runtime import cache as _cache
 
 sencores: int = knobs.from_env("sencores")
 lx_planning: bool = knobs.from_env("lx_planning")
@@ -27,6 +28,9 @@ core_id_k_fast_emission: bool = knobs.from_env("core_id_k_fast_emission")
 bundle_symbolic_args: bool = knobs.from_env("bundle_symbolic_args")
 unroll_loops: bool = knobs.from_env("unroll_loops")
 layout_solver: str = knobs.from_env("layout_solver")
+
+# Inductor's own cache holds our TileGraphs: they must not outlive the compiler that built them.
+_compiler_fingerprint: str = _cache.compiler_fingerprint()
 
 install_config_module(sys.modules[__name__])
 knobs.attach(sys.modules[__name__])

@@ -28,12 +28,16 @@ def launch_plan(graph_json: str, inputs: Sequence[Any]) -> Any:
     from torch_spyre._inductor import inspect
 
     found = None if inspect.active() else cache.load(entry)
-    if found is None:
-        from torch_spyre._inductor.compile import compile_graph
+    if found is not None:
+        try:
+            return to_launch_plan(found)
+        except Exception as error:  # whatever an entry of another version or with a fault does, compiling cures it
+            cache.discard(entry, error)
+    from torch_spyre._inductor.compile import compile_graph
 
-        found = compile_graph(graph_json, described)
-        cache.store(entry, found)
-    return to_launch_plan(found)
+    made = compile_graph(graph_json, described)
+    cache.store(entry, made)
+    return to_launch_plan(made)
 
 
 def to_launch_plan(found: cache.CachedKernel) -> Any:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
-from torch._inductor.lowering import lowerings
+from torch._inductor.lowering import lowerings, make_pointwise, promote_constants, transform_args
 from torch._inductor.virtualized import V, ops
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
@@ -50,11 +51,13 @@ def _dot(a: ir.TensorBox, b: ir.TensorBox) -> ir.TensorBox:
     """Batched matrix product as one reduction whose body is `ops.dot` of two plain loads."""
     if a.get_dtype() != b.get_dtype():
         raise UnsupportedOp(f"matmul of {a.get_dtype()} and {b.get_dtype()}: convert one operand first")
+    *batch, m, k = a.get_size()
+    n = b.get_size()[-1]
+    if k == 0:
+        return lowerings[aten.full.default]([*batch, m, n], 0, dtype=a.get_dtype(), device=a.get_device())
     a.realize()
     b.realize()
     load_a, load_b = a.make_loader(), b.make_loader()
-    *batch, m, k = a.get_size()
-    n = b.get_size()[-1]
 
     def inner(index: Sequence[Any], rindex: Sequence[Any]) -> Any:
         *outer, i, j = index
@@ -75,6 +78,13 @@ def _dot(a: ir.TensorBox, b: ir.TensorBox) -> ir.TensorBox:
     )
     product.realize()
     return product
+
+
+def _divide(a: Any, b: Any) -> Any:
+    """A true division. Inductor multiplies by the reciprocal of a constant, which rounds differently from eager."""
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
+    args, _ = transform_args([a, b], {}, broadcast=True, type_promotion_kind=kind, convert_input_to_bool=False)
+    return make_pointwise(ops.truediv)(*promote_constants(args, type_promotion_kind=kind))
 
 
 def _check_inner(a: ir.TensorBox, b: ir.TensorBox) -> None:
@@ -101,6 +111,9 @@ def register() -> None:
     """Installs the lowerings; called once, when Inductor first asks for the device."""
     for reduction in (aten.sum, aten.amax, aten.amin, aten.max, aten.min, aten.mean, aten.prod, aten.any, aten.all):
         _keep_reduction(reduction)
+
+    for division in (aten.div.Tensor, aten.true_divide):
+        _guarded(division)(_divide)
 
     @_guarded(aten.mm)
     def mm(a: ir.TensorBox, b: ir.TensorBox, **kwargs: Any) -> ir.TensorBox:

@@ -8,7 +8,9 @@ a program.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import logging
 import numbers
 import threading
 from collections.abc import Callable, Sequence
@@ -19,15 +21,20 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_spyre._inductor.tilegraph.graph import Graph
-from torch_spyre.errors import UnsupportedOp
+from torch_spyre.errors import InvalidArgument, UnsupportedOp
+
+_THREAD = "spyre-eager-compile"
 
 
 def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """An `_C.EagerPlan` for this call.
+    """An `_C.EagerPlan` for this call, or ``("result", value)`` where no plan could be kept.
 
-    Runs on a thread of its own: the caller may be inside a fake-tensor, functional or inference mode, or in the middle of
-    another compilation, and all of that state is per thread.
+    Runs on a thread of its own: the caller may be inside a fake-tensor, functional or inference mode, or in the middle
+    of another compilation, and all of that state is per thread.
     """
+    if op is torch.ops.aten.as_strided_.default:
+        return "result", _as_strided_(*args, **kwargs)
+    _check_dtypes(op, args)
     outcome: list[Any] = []
 
     def work() -> None:
@@ -36,13 +43,42 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         except BaseException as error:  # re-raised below, in the caller's thread
             outcome.append((False, error))
 
-    thread = threading.Thread(target=work, name="spyre-eager-compile")
+    thread = threading.Thread(target=work, name=_THREAD)
     thread.start()
     thread.join()
     good, value = outcome[0]
-    if not good:
+    if good:
+        return value
+    if not isinstance(value, _Resize):
         raise value
-    return value
+    # An out= tensor of another size: a plan would resize it only once, so the call is made again with the right size.
+    value.target.resize_(value.size)
+    return "result", op(*args, **kwargs)
+
+
+class _Resize(Exception):
+    """The call resizes one of its tensors before it writes it."""
+
+    def __init__(self, target: torch.Tensor, size: Sequence[int]) -> None:
+        super().__init__(size)
+        self.target, self.size = target, list(size)
+
+
+def _as_strided_(
+    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> torch.Tensor:
+    offset = x.storage_offset() if storage_offset is None else storage_offset
+    return x.set_(x.untyped_storage(), offset, size, stride)
+
+
+def _check_dtypes(op: Any, args: Sequence[Any]) -> None:
+    for x in args:
+        if isinstance(x, complex) or (isinstance(x, torch.Tensor) and x.is_complex()):
+            raise UnsupportedOp(f"{op}: the card has no complex numbers (got {x!r:.60}); use .cpu() for this operation")
+
+
+def _unsupported(op: Any, reason: str) -> UnsupportedOp:
+    return UnsupportedOp(f"{op} has no device operation yet ({reason}): move its tensors with .cpu() to run it there")
 
 
 def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -53,11 +89,43 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     flat, spec = tree_flatten((args, kwargs))
     positions = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
     tensors = [flat[i] for i in positions]
-    call = _functional(op, flat, spec, positions)
-    traced = _trace(call, tensors)
-    graph, inputs, outputs = _lower(traced, op)
+    mutated = _mutated_returns(op, args, kwargs, tensors)
+    _check_overlap(op, mutated, tensors)
+    traced = _trace(op, _functional(op, flat, spec, positions), tensors)
+    _check_sizes(traced, tensors)
+    graph, inputs, outputs = _lower(traced, op, mutated)
     plan = launch_plan(graph.to_json(), [tensors[i] for i in inputs])
     return _C.EagerPlan(plan, inputs, outputs)
+
+
+def _check_sizes(traced: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> None:
+    placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
+    for node in traced.graph.nodes:
+        if node.target in (torch.ops.aten.resize_.default, torch.ops.aten.resize.default):
+            raise _Resize(tensors[placeholders.index(node.args[0])], node.args[1])
+
+
+def _check_overlap(op: Any, mutated: Sequence[int | None], tensors: Sequence[torch.Tensor]) -> None:
+    """As PyTorch does elsewhere: a tensor may be written over itself, but not over a part of another operand."""
+    for position in mutated:
+        if position is None:
+            continue
+        for i, x in enumerate(tensors):
+            if i != position and _overlap_in_part(tensors[position], x):
+                raise InvalidArgument(
+                    f"{op}: the written tensor {list(tensors[position].shape)} and the operand {list(x.shape)} share "
+                    "some elements of one storage; use .clone() on the operand"
+                )
+
+
+def _overlap_in_part(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """PyTorch's own rule: decided for dense tensors only."""
+    if a.device != b.device or a.untyped_storage()._cdata != b.untyped_storage()._cdata or a.is_set_to(b):
+        return False
+    if not (a.numel() and b.numel() and all(torch.ops.aten.is_non_overlapping_and_dense(x) for x in (a, b))):
+        return False
+    first_a, first_b = a.storage_offset(), b.storage_offset()
+    return first_a < first_b + b.numel() and first_b < first_a + a.numel()
 
 
 def _scalar_tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -99,19 +167,37 @@ def _functional(op: Any, flat: list[Any], spec: Any, positions: list[int]) -> Ca
     return call
 
 
-def _trace(call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
+@functools.cache
+def _quiet() -> None:
+    """Fake tensors log every error they raise with its stack. In eager mode the exception says it all."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(lambda record: record.threadName != _THREAD)
+
+
+def _trace(op: Any, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
     """FX graph of the call on fake tensors: functional, decomposed as Inductor decomposes."""
+    _quiet()
     from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        FakeTensorMode,
+        UnsupportedOperatorException,
+    )
     from torch.fx.experimental.proxy_tensor import make_fx
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [mode.from_tensor(t, static_shapes=True) for t in tensors]
-    with mode:
-        return make_fx(torch.func.functionalize(call), decomposition_table=select_decomp_table())(*fakes)
+    try:
+        with mode:
+            return make_fx(torch.func.functionalize(call), decomposition_table=select_decomp_table())(*fakes)
+    except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
+        raise _unsupported(op, "its result depends on values") from error
 
 
-def _lower(traced: torch.fx.GraphModule, op: Any) -> tuple[Graph, list[int], list[tuple[str, int]]]:
+def _lower(
+    traced: torch.fx.GraphModule, op: Any, mutated: Sequence[int | None]
+) -> tuple[Graph, list[int], list[tuple[str, int]]]:
     """(TileGraph, positions of its inputs among the tensors, how each result is returned)."""
     from torch._inductor import ir
     from torch._inductor.graph import GraphLowering
@@ -129,32 +215,29 @@ def _lower(traced: torch.fx.GraphModule, op: Any) -> tuple[Graph, list[int], lis
         builder = Builder(f"eager_{op.name().split('::')[-1].replace('.', '_')}", graph_buffer)
         for operation in lowering.operations:
             if not isinstance(operation, ir.ComputedBuffer):
-                raise UnsupportedOp(f"{op}: {type(operation).__name__} has no device operation yet")
+                raise _unsupported(op, type(operation).__name__)
             builder.add_computed(operation)
-        mutated = _mutated_returns(op)
         fresh = [v for v, position in zip(lowering.graph_outputs, mutated, strict=True) if position is None]
         graph = builder.graph([builder.returned(v) for v in fresh])
     order = [p.name for p in placeholders]
     counter = itertools.count()
     outputs = [("input", m) if m is not None else ("output", next(counter)) for m in mutated]
-    return graph, [order.index(name) for name in graph.inputs], outputs
+    return graph, [order.index(name) for name in builder.arguments(graph)], outputs
 
 
-def _mutated_returns(op: Any) -> list[int | None]:
+def _mutated_returns(
+    op: Any, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]
+) -> list[int | None]:
     """For each result: the position, among the call's tensors, of the argument it is; None for a new tensor."""
     if op is torch.ops.aten._copy_from.default:
         return [1]
-    schema = op._schema
-    tensor_arguments = [a for a in schema.arguments if "Tensor" in str(a.type)]
     result: list[int | None] = []
-    for returned in schema.returns:
-        alias = returned.alias_info
+    for returned in op._schema.returns:
         position = None
-        if alias is not None and alias.is_write:
-            position = next(
-                i
-                for i, a in enumerate(tensor_arguments)
-                if a.alias_info is not None and a.alias_info.before_set == alias.before_set
-            )
+        if returned.alias_info is not None and returned.alias_info.is_write:
+            for i, a in enumerate(op._schema.arguments):
+                if a.alias_info is not None and a.alias_info.before_set == returned.alias_info.before_set:
+                    target = kwargs[a.name] if a.kwarg_only else args[i]
+                    position = next(k for k, x in enumerate(tensors) if x is target)
         result.append(position)
     return result

@@ -2,7 +2,7 @@
 """Program cache on disk, keyed by content.
 
 An entry is a folder ``<root>/<key[:2]>/<key>`` with `program.bin` and `kernel.json` (how to launch it, and the
-checksum of the program). Entries are written to a temporary folder and renamed, so that a reader sees all or nothing.
+checksum of both). Entries are written to a temporary folder and renamed, so that a reader sees all or nothing.
 An entry that does not check out is reported, removed and compiled again.
 """
 
@@ -56,7 +56,7 @@ def compiler_fingerprint() -> str:
     digest = hashlib.sha256()
     folders = ("_inductor", "ktir", "backend", "csrc/card/include")
     files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def")]
-    for file in sorted([*files, root / "constants.py"]):
+    for file in sorted([*files, root / "constants.py", root / "formats.py", Path(__file__)]):
         digest.update(file.relative_to(root).as_posix().encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -81,8 +81,8 @@ def load(entry: str) -> CachedKernel | None:
     try:
         meta = json.loads((folder / "kernel.json").read_text())
         program = (folder / "program.bin").read_bytes()
-        if hashlib.sha256(program).hexdigest() != meta.pop("sha256"):
-            raise ValueError("program.bin does not match its checksum")
+        if meta.pop("sha256") != _checksum(meta, program):
+            raise ValueError("its checksum does not match")
         return CachedKernel(
             meta["name"],
             program,
@@ -91,12 +91,22 @@ def load(entry: str) -> CachedKernel | None:
             tuple(_output(o) for o in meta["outputs"]),
             meta["pool_bytes"],
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("program cache entry %s is damaged (%s): compiling again", folder, error)
-        shutil.rmtree(folder, ignore_errors=True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        discard(entry, error)
         return None
+
+
+def discard(entry: str, reason: object) -> None:
+    """Removes an entry that cannot be used, and says so."""
+    folder = _folder(entry)
+    log.warning("program cache entry %s is damaged (%s): compiling again", folder, reason)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _checksum(meta: dict[str, Any], program: bytes) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode() + b"\0" + program).hexdigest()
 
 
 def _output(meta: dict[str, Any]) -> OutputSpec:
@@ -109,7 +119,7 @@ def store(entry: str, kernel: CachedKernel) -> None:
     folder = _folder(entry)
     meta = asdict(kernel)
     program = meta.pop("program")
-    meta["sha256"] = hashlib.sha256(program).hexdigest()
+    meta["sha256"] = _checksum(meta, program)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=folder.parent))
@@ -120,4 +130,10 @@ def store(entry: str, kernel: CachedKernel) -> None:
         except OSError:  # another process wrote the same entry first
             shutil.rmtree(staging, ignore_errors=True)
     except OSError as error:
-        log.warning("program cache %s cannot be written: %s", folder, error)
+        _warn_unwritable(str(knobs.get("cache_dir")), str(error))
+
+
+@functools.cache
+def _warn_unwritable(root: str, reason: str) -> None:
+    """Once per reason: every kernel would say the same."""
+    log.warning("program cache %s cannot be written: %s; set SPYRE_CACHE_DIR to a writable directory", root, reason)

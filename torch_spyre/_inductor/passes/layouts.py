@@ -17,6 +17,7 @@ from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ktir.tileops import Coord, Term
 
 Coords = tuple[Coord, ...]
+_MAX_RANK = 6  # what the layout rule covers
 COPIES = ("identity", "ReStickifyOpHBM")
 
 
@@ -26,6 +27,9 @@ def make_layout(buffer: Buffer, order: Sequence[int]) -> Layout:
 
     from torch_spyre._C import SpyreTensorLayout
 
+    if len(order) > _MAX_RANK:
+        shape = f"{list(buffer.size)} with one value per stick" if -1 in order else str(list(buffer.size))
+        raise UnsupportedOp(f"{buffer.name}: {shape} has more than {_MAX_RANK} dims; flatten some of them first")
     stl = SpyreTensorLayout(list(buffer.size), list(buffer.stride), getattr(torch, buffer.dtype), list(order))
     return from_stl(stl)
 
@@ -62,6 +66,9 @@ class _Layouts:
             if self.graph.buffers[written].kind == "input":  # a mutated input: copies made of it are stale
                 self.copies = {k: v for k, v in self.copies.items() if k[0] != written}
         self.graph.nodes = self.nodes
+        for buffer in self.graph.buffers.values():
+            if buffer.layout is None and buffer.kind == "output":  # empty: no node writes it
+                buffer.layout = make_layout(buffer, list(range(len(buffer.size))))
         return self.graph
 
     def _plan(self, node: Node) -> None:
@@ -103,7 +110,7 @@ class _Layouts:
             return ""
         sizes, inside = node.sizes(), {t.dim for t in node.output.index.terms}
         found: list[str] = []
-        tensors = 0
+        tensors, copied = 0, False
         for load in node.loads():
             buffer = self.graph.buffers[load.buffer]
             if buffer.kind == "scalar" or not buffer.size:
@@ -112,12 +119,14 @@ class _Layouts:
             tensors += 1
             if coords is not None:
                 found += stick_dims(coords)
+            else:
+                copied = True  # the copy can have any stick
         for dim in found:
             if dim in inside:
                 return dim
         if found and node.reduced and not any(d in inside for d in found):
             return _SPARSE
-        if tensors and not found and inside:
+        if tensors and not found and not copied and inside:
             return _SPARSE
         return ""
 

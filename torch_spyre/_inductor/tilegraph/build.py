@@ -120,6 +120,11 @@ class Tracer(DefaultHandler):
     def store_reduction(self, name: str, index: sympy.Expr, value: Expr) -> None:
         self.stored = (from_sympy(index, self.sizes), value)
 
+    def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Expr:
+        if not isinstance(expr, (int, sympy.Integer)):
+            raise UnsupportedOp(f"{self.reading} computes with positions ({expr}), which has no device operation yet")
+        return self.constant(int(expr), dtype)
+
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expr:
         if name == "square":
             return Expr("mul", args[0].dtype, (args[0], args[0]))
@@ -148,6 +153,7 @@ class Builder:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.alias: dict[str, str] = {}
+        self.source: dict[str, str] = {}  # input that is passed under another buffer's name
         self.version: dict[str, int] = {}
         self.seen: dict[tuple[Any, ...], Load] = {}
 
@@ -162,6 +168,10 @@ class Builder:
             self.buffers[name] = Buffer(name, dtype_name(dtype), _ints(size), _ints(stride), kind)
             self.inputs.append(name)
         return self.buffers[name]
+
+    def arguments(self, graph: Graph) -> list[str]:
+        """What a call passes for each input of the finished graph."""
+        return [self.source.get(name, name) for name in graph.inputs]
 
     def temp(self, dims: Sequence[tuple[str, int]], dtype: str) -> Load:
         size = tuple(s for _, s in dims)
@@ -183,7 +193,8 @@ class Builder:
         dims = [(f"d{i}", n) for i, n in enumerate(ranges)]
         rdims = [(f"r{i}", n) for i, n in enumerate(rranges)]
         names = [sympy.Symbol(n, integer=True, nonnegative=True) for n, _ in dims + rdims]
-        tracer = Tracer(self, dict(dims + rdims), buf.get_name())
+        origin = _origin(buf)
+        tracer = Tracer(self, dict(dims + rdims), origin or buf.get_name())
         index, rindex = names[: len(dims)], names[len(dims) :]
         with V.set_ops_handler(tracer):
             store = buf.get_store_function()
@@ -193,9 +204,12 @@ class Builder:
                 store(index)
         assert tracer.stored is not None
         out_index, expr = tracer.stored
-        origin = _origin(buf)
         target = self._target(buf)
-        if isinstance(data, ir.Reduction):
+        if 0 in ranges:  # nothing to compute: the empty result only has to exist
+            pass
+        elif 0 in rranges:
+            raise UnsupportedOp(f"reduction of {buf.get_name()} over a dim of size 0 ({origin})")
+        elif isinstance(data, ir.Reduction):
             self._add_reduction(expr, dims, rdims, Load(target, out_index), origin)
         else:
             self._add_root(expr, dims, Load(target, out_index), origin)
@@ -270,8 +284,8 @@ class Builder:
         """x in another dtype; a dtype stored in the same device format is a new name for the same value."""
         if x.dtype == dtype:
             return x
-        if isinstance(x.leaf, Load) and self.buffers[x.leaf.buffer].kind == "scalar" and _same_register(x.dtype, dtype):
-            return Expr("load", dtype, leaf=x.leaf)
+        if isinstance(x.leaf, Load) and self.buffers[x.leaf.buffer].kind == "scalar" and "int" not in dtype:
+            return Expr("load", dtype, leaf=Load(self._float_scalar(x.leaf.buffer), Index()))
         if x.op == "const":
             assert isinstance(x.leaf, Const)
             value = x.leaf.value
@@ -286,6 +300,18 @@ class Builder:
         if x.dtype in _SIXTEEN_BIT and dtype in _SIXTEEN_BIT:
             return Expr("identity", dtype, (x,))
         raise UnsupportedOp(f"conversion of {x.dtype} to {dtype} has no device operation yet")
+
+    def _float_scalar(self, name: str) -> str:
+        """The launch scalar `name` as fp32: an integer one is passed a second time, converted by the launcher."""
+        buffer = self.buffers[name]
+        if "int" not in buffer.dtype:
+            return name
+        twin = f"{name}_float"
+        if twin not in self.buffers:
+            self.buffers[twin] = Buffer(twin, "float32", (), (), "scalar")
+            self.inputs.append(twin)
+            self.source[twin] = name
+        return twin
 
     # Nodes and common subexpressions
 
@@ -366,11 +392,6 @@ def _ints(values: Iterable[Any]) -> tuple[int, ...]:
             raise UnsupportedOp(f"symbolic size {v}: compile with dynamic=False, dynamic shapes are not supported yet")
         result.append(int(v))
     return tuple(result)
-
-
-def _same_register(a: str, b: str) -> bool:
-    """Launch scalars travel as fp32 or as integers, so a dtype within either is only a name."""
-    return ("int" in a) == ("int" in b) and b != "bool"
 
 
 def _contiguous(size: Sequence[int]) -> tuple[int, ...]:

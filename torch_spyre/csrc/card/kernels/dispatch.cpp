@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string>
+
+#include "spyre/card.h"
 
 namespace spyre::card {
 
@@ -42,8 +45,14 @@ const KernelTable* find(const char* name) {
 
 const KernelTable* initial() {
   const char* wanted = std::getenv("SPYRE_ISA");
-  const KernelTable* table = wanted && *wanted ? find(wanted) : nullptr;
-  return table ? table : find(nullptr);
+  if (!wanted || !*wanted || !std::strcmp(wanted, "auto")) return find(nullptr);
+  const KernelTable* table = find(wanted);
+  if (!table) {
+    throw Error("InvalidArgument",
+                std::string("SPYRE_ISA=") + wanted +
+                    " is not available here; use auto, portable, or avx2 / avx512 on a machine that has them");
+  }
+  return table;
 }
 
 std::atomic<const KernelTable*>& active() {

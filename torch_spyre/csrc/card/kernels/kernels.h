@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tile kernels: the arithmetic of the card on resolved host pointers.
 //
 // Enters: a shape (the iteration box) and one View per operand. Leaves: bytes written through the output view.
@@ -79,8 +80,8 @@ void vector_op(VOp op, Compute compute, const Shape& shape, const View& out, con
 /// Reduces the dims in `reduced_mask` (bit i = dim i); `out` has zero maps there. With `accumulate` the present value
 /// of out joins last. One order for every layout and instruction set: the reduced indices, row-major, are numbered
 /// i = 0..n-1; lane i % 64 combines its values i/64 = 0,1,2,... in a balanced pairwise tree (binary counter: equal
-/// levels merge, leftovers merge from the smallest level up); then lane l joins l+32, l+16, ... , l+1. Accumulates in fp32
-/// (int32 for integer formats).
+/// levels merge, leftovers merge from the smallest level up); then lane l joins l+32, l+16, ... , l+1. Accumulates in
+/// fp32 (int32 for integer formats).
 void reduce(ROp op, Compute compute, const Shape& shape, uint32_t reduced_mask, bool accumulate, const View& out,
             const View& in);
 
