@@ -55,7 +55,8 @@ def run(function: Callable[..., torch.Tensor], *host: torch.Tensor) -> torch.Ten
         times.append(time.perf_counter() - start)
     console.print(f"first call {times[0]:.2f} s (compiles), second {times[1] * 1e3:.2f} ms (with the copy back)")
     for kernel in torch_spyre.explain.last_kernels()[seen:]:
-        console.print(kernel.text(), markup=False, soft_wrap=True)
+        if not kernel.name.startswith("eager_"):  # Inductor makes a few constants on the device of its first graph
+            console.print(kernel.text(), markup=False, soft_wrap=True)
     return result
 
 

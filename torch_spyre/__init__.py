@@ -26,22 +26,38 @@ def _autoload() -> None:
     import torch
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
-    from torch_spyre import _C
+    from torch_spyre import _C, logging_config
     from torch_spyre.device import api, patches
 
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()
     patches.apply()
+    logging_config.register_with_torch()
+    vars(_C)["__getattr__"] = _extension_attribute
     _C.set_eager_compiler(_compile_op)
+
+
+def _extension_attribute(name: str) -> Any:
+    """The published names of the extension that are written in Python, imported when first used."""
+    if name in ("JobPlan", "launch_jobplan", "launch_kernel", "prepare_kernel"):
+        return getattr(importlib.import_module("torch_spyre.runtime.jobplan"), name)
+    raise AttributeError(f"module 'torch_spyre._C' has no attribute {name!r}")
 
 
 def _compile_op(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Stands for the eager compiler until an op needs it: importing it costs more than all of `import torch`."""
     from torch_spyre import _C
-    from torch_spyre.ops.eager import compile_op
+    from torch_spyre.ops.fallbacks import compile_or_run
 
-    _C.set_eager_compiler(compile_op)
-    return compile_op(op, args, dict(kwargs))
+    _C.set_eager_compiler(compile_or_run)
+    return compile_or_run(op, args, dict(kwargs))
+
+
+def report() -> Any:
+    """Ops that ran on the CPU because the compiler refused them: ``print(torch_spyre.report())``."""
+    from torch_spyre.ops import fallbacks
+
+    return fallbacks.report()
 
 
 def __getattr__(name: str) -> Any:

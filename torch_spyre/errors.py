@@ -38,6 +38,10 @@ class RaceDetected(SpyreError):
     """Two cores touch the same bytes in one phase and at least one writes."""
 
 
+class DeviceFault(SpyreError):
+    """A transfer or launch failed on the card; torch.spyre.reset() clears the error of its stream."""
+
+
 class DeviceLost(SpyreError):
     """The card does not answer any more; torch.spyre.reset() opens it again."""
 

@@ -36,6 +36,12 @@ def _default_cache_dir() -> str:
     return os.path.join(base, "torch_spyre")
 
 
+def _default_runtime_dir() -> str:
+    """A directory that only this user writes and that does not outlive the session where the system offers one."""
+    session = os.environ.get("XDG_RUNTIME_DIR")
+    return os.path.join(session, "torch_spyre") if session else f"/tmp/torch_spyre-{os.getuid()}"
+
+
 @dataclass(frozen=True)
 class Knob:
     """One row. Empty `env`: a config value without a variable. Status "accepted": a name that nothing reads yet."""
@@ -138,13 +144,23 @@ TABLE: tuple[Knob, ...] = (
          low=1),
     Knob("devices", "SPYRE_DEVICES", str, None, "comma list of card numbers to use; device i is the i-th", "device",
          "active"),
-    Knob("flex_device", "FLEX_DEVICE", str, None, "kind of card; every value means the software card", "device"),
-    Knob("local_rank", "LOCAL_RANK", int, None, "device of a process that never calls set_device", "device", low=0),
+    Knob("flex_device", "FLEX_DEVICE", str, None,
+         "kind of card, each one the software card: PF (default), VF, or MOCK, which ignores SPYRE_DEVICES", "device",
+         "active"),
+    Knob("local_rank", "LOCAL_RANK", int, None, "device of a process that never calls set_device", "device", "active",
+         low=0),
     # -- runtime
     Knob("cache_dir", "SPYRE_CACHE_DIR", str, _default_cache_dir, "directory of the program cache", "runtime", "active",
          default_text="`spyre/` in TORCHINDUCTOR_CACHE_DIR if that is set, else `~/.cache/torch_spyre`"),
+    Knob("runtime_dir", "SPYRE_RUNTIME_DIR", str, _default_runtime_dir, "directory of the status files of spyre-smi",
+         "runtime", "active",
+         default_text="`torch_spyre/` in XDG_RUNTIME_DIR if that is set, else `/tmp/torch_spyre-<uid>`"),
+    Knob("smi_interval", "SPYRE_SMI_INTERVAL", float, 1.0,
+         "seconds between two status files of a process for spyre-smi; 0: none", "runtime", "active", low=0),
     Knob("downcast_warn", "TORCH_SPYRE_DOWNCAST_WARN", bool, True, "warn once that int64 is stored as int32",
          "runtime", "active"),
+    Knob("fallback", "SPYRE_FALLBACK", bool, True,
+         "run an eager op that the compiler refuses on the CPU; 0 raises UnsupportedOp", "runtime", "active"),
     Knob("dump_spyre_code", "DUMP_SPYRE_CODE", bool, False, "run kernels from SpyreCode directories", "runtime"),
     Knob("allow_tiled_launch", "SPYRE_ALLOW_TILED_LAUNCH", bool, True, "let a launch cover several tiles", "runtime"),
     Knob("inductor_subprocess", "IS_INDUCTOR_SPAWNED_SUBPROCESS", bool, False,
@@ -184,11 +200,12 @@ TABLE: tuple[Knob, ...] = (
     # -- log
     Knob("dump", "SPYRE_DUMP", str, "", "directory that receives every form of each kernel, TileGraph to program",
          "log", "active", default_text="empty (no dump)"),
-    Knob("debug", "TORCH_SPYRE_DEBUG", int, 0, "debug prints of the C++ side and DEBUG logging in Python", "log"),
-    Knob("inductor_log", "SPYRE_INDUCTOR_LOG", bool, False, "log the compiler (deprecated: TORCH_LOGS)", "log"),
+    Knob("debug", "TORCH_SPYRE_DEBUG", int, 0, "1: DEBUG logging everywhere (deprecated: TORCH_LOGS)", "log", "active"),
+    Knob("inductor_log", "SPYRE_INDUCTOR_LOG", bool, False, "log the compiler (deprecated: TORCH_LOGS)", "log",
+         "active"),
     Knob("inductor_log_level", "SPYRE_INDUCTOR_LOG_LEVEL", str, "WARNING",
-         "level of the compiler's log (deprecated: TORCH_LOGS)", "log", choices=_LOG_LEVELS),
-    Knob("log_file", "SPYRE_LOG_FILE", str, "", "file that receives the compiler's log", "log",
+         "level of the compiler's log (deprecated: TORCH_LOGS)", "log", "active", choices=_LOG_LEVELS),
+    Knob("log_file", "SPYRE_LOG_FILE", str, "", "file that receives the log", "log", "active",
          default_text="empty (stderr)"),
     # -- closed
     Knob("sendnn_log", "TORCH_SENDNN_LOG", str, "CRITICAL", "no such component here", "closed"),

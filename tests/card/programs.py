@@ -104,6 +104,7 @@ def build(
     lx_bytes: int = 0,
     scalars: tuple[ScalarKind, ...] = (),
     constants: bytes = b"",
+    duration_ns: int = 0,
 ) -> bytes:
     program = a.Program(
         args=[a.ProgramArg(access, size) for access, size in args],
@@ -113,6 +114,7 @@ def build(
         lx_bytes=lx_bytes,
         constants=constants,
         instructions=[*instructions, a.EndInst()],
+        duration_ns=duration_ns,
     )
     return a.ProgramBuilder(program).build()
 

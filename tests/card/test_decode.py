@@ -70,7 +70,7 @@ def everything() -> bytes:
 
 
 def seal(body: bytes) -> bytes:
-    return b"SPYP" + struct.pack("<HHII", 1, 0, len(body), zlib.crc32(body)) + body
+    return b"SPYP" + struct.pack("<HHII", 2, 0, len(body), zlib.crc32(body)) + body
 
 
 def load_or_named_error(binary: bytes) -> bool:

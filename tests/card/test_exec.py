@@ -157,6 +157,10 @@ def test_counters() -> None:
         "ring_bytes": 2 * 4 * 3 * 128,
         "dma_in_bytes": 0,
         "dma_out_bytes": 0,
+        "page_reclaims": 0,
+        "compute_ns": 0,
+        "dma_in_ns": 0,
+        "dma_out_ns": 0,
     }
 
 
@@ -208,7 +212,7 @@ def test_errors_stick_until_cleared() -> None:
     with pytest.raises(Overflow):
         card.read(address, 128)
     card.free(card.allocate(128))  # memory stays usable
-    card.clear_error()
+    card.reset()
     card.launch(program, [(address, 128)])
     card.synchronize()
     assert np.frombuffer(card.read(address, 128), np.float32).tolist() == [1.0] * 32

@@ -123,9 +123,9 @@ def test_a_damaged_body_is_refused_by_name(program: asm.Program, data: Any) -> N
 def test_header_is_as_documented() -> None:
     binary = asm.ProgramBuilder(asm.Program(instructions=[asm.EndInst()])).build()
     body = binary[16:]
-    assert binary[:16] == b"SPYP" + struct.pack("<HHII", 1, 0, len(body), zlib.crc32(body))
+    assert binary[:16] == b"SPYP" + struct.pack("<HHII", 2, 0, len(body), zlib.crc32(body))
     # no args, no scalars, 1 register, 1 core, no LX, no strings, no constants, one END
-    assert body == struct.pack("<IIIIIII", 0, 0, 1, 1, 0, 0, 0) + struct.pack("<IHHII", 1, 0, 0, 0xFFFFFFFF, 0)
+    assert body == struct.pack("<IIIIIQII", 0, 0, 1, 1, 0, 0, 0, 0) + struct.pack("<IHHII", 1, 0, 0, 0xFFFFFFFF, 0)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 15, 20, -1])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # pytest tests/compiler/test_compile.py
-"""torch.compile on the card equals the float64 oracle within the format's rounding: aligned and odd sizes, 1-D to 4-D."""
+"""torch.compile on the card equals the float64 oracle within the format's rounding: odd sizes too, 1-D to 4-D."""
 
 import pytest
 import torch

@@ -109,7 +109,8 @@ def test_every_pointwise_opfunc(op: str) -> None:
 
 
 def test_every_known_pointwise_opfunc_has_an_oracle() -> None:
-    assert {f.name for f in OPFUNCS.values() if f.kind == POINTWISE} == {*ORACLES, "add"}
+    integers_only = {"truncdiv"}  # its results are in tests/unit/test_copies.py
+    assert {f.name for f in OPFUNCS.values() if f.kind == POINTWISE} == {*ORACLES, "add"} | integers_only
 
 
 def test_constants_keep_their_precision() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,13 +24,10 @@ DTYPE = {
     SEN169: np.uint16, FP32: np.float32, FP8_143: np.uint8, FP8_152: np.uint8, INT8: np.int8, INT16: np.int16,
     INT64: np.int64, INT32: np.int32, UINT32: np.uint32, FP16: np.float16, BOOL: np.uint8, BF16: np.uint16,
 }  # fmt: skip
-VOPS = {
-    name: code
-    for code, name in enumerate(
-        "identity add sub mul div maximum minimum neg abs relu exp log sqrt rsqrt reciprocal tanh sigmoid floor "
-        "eq ne lt le gt ge select".split()
-    )
-}
+VOPS_DEF = Path(__file__).parents[2] / "torch_spyre" / "csrc" / "card" / "include" / "spyre" / "vops.def"
+_ROWS = re.findall(r"^VOP\((\d+), (\w+), (\d)\)", VOPS_DEF.read_text(encoding="utf-8"), re.M)
+VOPS = {name: int(code) for code, name, _ in _ROWS}
+ARITY = {name: int(operands) for _, name, operands in _ROWS}
 ROPS = {"sum": 0, "max": 1, "min": 2, "prod": 3}
 
 DEFAULT_LIB = Path(__file__).parents[2] / "torch_spyre" / "lib" / "libspyre_card.so"
@@ -166,6 +164,72 @@ class Kernels:
         raw = (_View * len(ins))(*[v.raw() for v in ins])
         self.lib.spyre_sum_views(rank, extent, ctypes.byref(out.raw()), raw, len(ins))
 
+    def _indexed(
+        self, call: Callable[..., int], shape: Sequence[int], views: Sequence[View], along: Map, limit: int, *rest: int
+    ) -> int | None:
+        """None, or the index that lies outside the table."""
+        rank, extent = self._shape(shape)
+        bad = ctypes.c_int64(0)
+        raw = [ctypes.byref(v.raw()) for v in views]
+        ok = call(rank, extent, *raw, (ctypes.c_int64 * 3)(*along), ctypes.c_int64(limit), *rest, ctypes.byref(bad))
+        return None if ok else bad.value
+
+    def gather(self, shape: Sequence[int], out: View, table: View, index: View, along: Map, limit: int) -> int | None:
+        return self._indexed(self.lib.spyre_gather, shape, (out, table, index), along, limit)
+
+    def scatter(
+        self, shape: Sequence[int], table: View, x: View, index: View, along: Map, limit: int, accumulate: bool = False
+    ) -> int | None:
+        return self._indexed(self.lib.spyre_scatter, shape, (table, x, index), along, limit, int(accumulate))
+
+    def iota(self, shape: Sequence[int], out: View, start: float, step: Sequence[float]) -> None:
+        rank, extent = self._shape(shape)
+        steps = (ctypes.c_double * max(1, rank))(*step)
+        self.lib.spyre_iota(rank, extent, ctypes.byref(out.raw()), ctypes.c_double(start), steps)
+
+    def scan(self, op: str, shape: Sequence[int], dim: int, out: View, x: View, compute: int = 0) -> None:
+        rank, extent = self._shape(shape)
+        self.lib.spyre_scan(ROPS[op], compute, rank, extent, dim, ctypes.byref(out.raw()), ctypes.byref(x.raw()))
+
+    def arg_reduce(self, op: str, shape: Sequence[int], dim: int, index: View, value: View | None, x: View) -> None:
+        rank, extent = self._shape(shape)
+        self.lib.spyre_arg_reduce(
+            ROPS[op], rank, extent, dim, ctypes.byref(index.raw()), _or_null(value), ctypes.byref(x.raw())
+        )
+
+    def sort(
+        self, shape: Sequence[int], dim: int, descending: bool, k: int, value: View | None, index: View | None, x: View
+    ) -> None:
+        rank, extent = self._shape(shape)
+        self.lib.spyre_sort(
+            rank, extent, dim, int(descending), ctypes.c_int64(k), _or_null(value), _or_null(index),
+            ctypes.byref(x.raw()),
+        )  # fmt: skip
+
+    def philox(
+        self, normal: bool, shape: Sequence[int], out: View, seed: int, offset: int, stride: Sequence[int] | None = None
+    ) -> None:
+        rank, extent = self._shape(shape)
+        strides = (ctypes.c_int64 * max(1, rank))(*stride) if stride is not None else None
+        self.lib.spyre_philox(
+            int(normal), rank, extent, ctypes.byref(out.raw()), ctypes.c_uint64(seed), ctypes.c_uint64(offset), strides
+        )
+
+
+def _or_null(view: View | None) -> object:
+    return ctypes.byref(view.raw()) if view else None
+
+
+def on_every_isa(run: Callable[[], NDArray]) -> NDArray:
+    """The result of run(), after checking that every instruction set gives the same bits."""
+    results = []
+    for name in kernels.isas():
+        kernels.set_isa(name)
+        results.append(run())
+    kernels.set_isa(None)
+    assert all(same_bits(r, results[0]) for r in results)
+    return results[0]
+
 
 def sen169_values() -> NDArray[np.float64]:
     """The value of each of the 65,536 codes, from the definition of the format."""
@@ -215,3 +279,6 @@ def from_fp32(values: NDArray, fmt: int) -> NDArray:
 
 def same_bits(a: NDArray, b: NDArray) -> bool:
     return a.dtype == b.dtype and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+
+
+kernels = Kernels()

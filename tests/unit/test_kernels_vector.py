@@ -9,11 +9,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_api import FP32, INT32, SEN169, VOPS, Kernels, View, dense, from_fp32, same_bits, scalar, to_fp32
+from kernel_api import (
+    ARITY,
+    FP32,
+    INT32,
+    SEN169,
+    View,
+    dense,
+    from_fp32,
+    kernels,
+    on_every_isa,
+    same_bits,
+    scalar,
+    to_fp32,
+)
 from kernel_maps import random_view
 from numpy.typing import NDArray
 
-kernels = Kernels()
 ISAS = kernels.isas()
 
 EXACT: dict[str, Callable[..., NDArray]] = {
@@ -45,9 +57,6 @@ APPROXIMATE: dict[str, Callable[..., NDArray]] = {
     "tanh": np.tanh,
     "sigmoid": lambda a: np.where(a < 0, np.exp(np.minimum(a, 0)), 1.0) / (1 + np.exp(-np.abs(a))),
 }
-ARITY = {name: 3 if name == "select" else 1 for name in VOPS} | {
-    name: 2 for name in ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge")
-}
 
 
 def values(rng: np.random.Generator, n: int) -> NDArray[np.float32]:
@@ -56,16 +65,6 @@ def values(rng: np.random.Generator, n: int) -> NDArray[np.float32]:
     special = rng.random(n) < 0.1
     x[special] = rng.choice([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3e38], special.sum())
     return x.astype(np.float32)
-
-
-def on_every_isa(run: Callable[[], NDArray]) -> NDArray:
-    results = []
-    for name in ISAS:
-        kernels.set_isa(name)
-        results.append(run())
-    kernels.set_isa(None)
-    assert all(same_bits(r, results[0]) for r in results)
-    return results[0]
 
 
 @pytest.mark.parametrize("op", EXACT)

@@ -33,6 +33,16 @@ from torch_spyre.ktir.tileops import (
 )
 
 PASSES = (layouts, division, scratchpad, pool)
+COMPUTED = (
+    "SEN169_FP16",
+    "IEEE_FP32",
+    "IEEE_INT32",
+    "SENINT16",
+    "SENINT8",
+    "SENUINT32",
+    "SEN143_FP8",
+    "SEN152_FP8",
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,11 @@ def plan(graph: Graph, inputs: Sequence[InputSpec]) -> Plan:
         buffer.layout, buffer.offset = spec.layout, spec.offset
         if spec.layout is None and buffer.kind != "scalar":
             raise UnsupportedOp(f"input {name} of {graph.name} has no device layout: it is not on the card")
+        if spec.layout is not None and spec.layout.format not in COMPUTED:
+            raise UnsupportedOp(
+                f"{graph.name}: {buffer.dtype} ({spec.layout.format}) can be stored on the card but not computed with; "
+                "convert it to int32 or float16 on the host first"
+            )
     for stage in PASSES:
         graph = stage.run(graph)
     return _Finalizer(graph).plan()
@@ -150,7 +165,9 @@ class _Finalizer:
             return Operand(self._tensor(load.buffer), coords)
         assert buffer.layout is not None
         offset = rewrite_index(node, load.index.shifted(buffer.offset))
-        return LinearOperand(self._tensor(load.buffer), offset, buffer.layout.stride_map)
+        # A device dim of extent 1 takes no part of the offset; its stride may be larger than that of an outer dim.
+        strides = tuple(s if n > 1 else -1 for s, n in buffer.layout.axes())
+        return LinearOperand(self._tensor(load.buffer), offset, strides)
 
     def _op(self, node: Node) -> TileOp:
         accesses = iter(node.accesses)

@@ -16,7 +16,7 @@ from torch_spyre.constants import LX_BYTES
 from torch_spyre.errors import InvalidProgram
 
 MAGIC = b"SPYP"
-VERSION = 1
+VERSION = 2
 NO_ORIGIN = 0xFFFFFFFF
 
 
@@ -233,6 +233,7 @@ class Program:
     lx_bytes: int = 0
     constants: bytes = b""
     instructions: list[Instruction] = field(default_factory=list)
+    duration_ns: int = 0  # what a launch adds to the device clock
 
     def __str__(self) -> str:
         head = f"cores {self.cores}, registers {self.registers}, lx {self.lx_bytes} bytes"
@@ -284,7 +285,7 @@ class ProgramBuilder:
         for arg in program.args:
             out += struct.pack("<BQ", arg.access, arg.bytes)
         out += struct.pack("<I", len(program.scalars)) + bytes(program.scalars)
-        out += struct.pack("<III", program.registers, program.cores, program.lx_bytes)
+        out += struct.pack("<IIIQ", program.registers, program.cores, program.lx_bytes, program.duration_ns)
         out += struct.pack("<I", len(self._strings))
         for text in self._strings:
             data = text.encode()[:0xFFFF].decode(errors="ignore").encode()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,10 @@ class CompiledProgram:
         return str(self.program)
 
 
-def compile_module(module: ModuleOp, function: str | None = None) -> CompiledProgram:
-    """Compiles the one function of a module, or the one that is named."""
+def compile_module(
+    module: ModuleOp, function: str | None = None, duration_ns: Callable[[Program], int] | None = None
+) -> CompiledProgram:
+    """Compiles the one function of a module, or the one that is named. `duration_ns` says how long a launch takes."""
     functions = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
     if function is not None:
         functions = [f for f in functions if f.sym_name.data == function]
@@ -51,6 +54,8 @@ def compile_module(module: ModuleOp, function: str | None = None) -> CompiledPro
     program = _compile(functions[0], eager_barriers=False)
     if program.lx_bytes > LX_BYTES:
         program = _compile(functions[0], eager_barriers=True)
+    if duration_ns is not None:
+        program.duration_ns = duration_ns(program)
     binary = ProgramBuilder(program).build()
     return CompiledProgram(
         binary,

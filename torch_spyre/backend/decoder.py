@@ -57,13 +57,13 @@ class _Reader:
     def _program(self) -> asm.Program:
         args = [asm.ProgramArg(Access(a), b) for a, b in (self._unpack("<BQ") for _ in range(self._int("<I")))]
         scalars = [ScalarKind(b) for b in self._bytes(self._int("<I"))]
-        registers, cores, lx_bytes = self._unpack("<III")
+        registers, cores, lx_bytes, duration_ns = self._unpack("<IIIQ")
         strings = [self._bytes(self._int("<H")).decode() for _ in range(self._int("<I"))]
         constants = self._bytes(self._int("<I"))
         instructions = [self._instruction(strings) for _ in range(self._int("<I"))]
         if self._pos != len(self._data):
             raise InvalidProgram(f"{len(self._data) - self._pos} bytes follow the last instruction")
-        return asm.Program(args, scalars, registers, cores, lx_bytes, constants, instructions)
+        return asm.Program(args, scalars, registers, cores, lx_bytes, constants, instructions, duration_ns)
 
     def _instruction(self, strings: list[str]) -> asm.Instruction:
         opcode, flags, origin_index, length = self._unpack("<HHII")

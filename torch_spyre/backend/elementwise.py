@@ -31,6 +31,7 @@ VECTOR_OPS: dict[str, str] = {
     "arith.addi": "add",
     "arith.subi": "sub",
     "arith.muli": "mul",
+    "arith.divsi": "div",
     "arith.maxsi": "maximum",
     "arith.minsi": "minimum",
     "math.absf": "abs",

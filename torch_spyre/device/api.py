@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from torch_spyre import _C
+from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device import memory
 from torch_spyre.device.index import device_index
 from torch_spyre.device.memory import (
+    OutOfMemoryError,
     empty_cache,
     max_memory_allocated,
     max_memory_reserved,
@@ -19,29 +21,57 @@ from torch_spyre.device.memory import (
     memory_allocated,
     memory_reserved,
     memory_stats,
+    memory_summary,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from torch_spyre.device.properties import SpyreDeviceProperties, get_device_name, get_device_properties
-from torch_spyre.device.random import get_rng_state, initial_seed, manual_seed, manual_seed_all, set_rng_state
-from torch_spyre.device.streams import Stream, current_stream, default_stream, stream, synchronize
+from torch_spyre.device.properties import (
+    SpyreDeviceProperties,
+    can_device_access_peer,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    is_bf16_supported,
+)
+from torch_spyre.device.random import (
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from torch_spyre.device.streams import Event, Stream, current_stream, default_stream, stream, synchronize
+from torch_spyre.device.tensors import empty_with_layout, to_with_layout
+from torch_spyre.smi import publish
 
 __all__ = [
+    "Event",
+    "OutOfMemoryError",
     "SpyreDeviceProperties",
     "Stream",
+    "can_device_access_peer",
     "current_device",
     "current_stream",
     "default_stream",
     "device",
     "device_count",
+    "device_of",
     "empty_cache",
+    "empty_with_layout",
     "get_amp_supported_dtype",
+    "get_device_capability",
     "get_device_name",
     "get_device_properties",
     "get_rng_state",
+    "get_rng_state_all",
     "init",
     "initial_seed",
     "is_available",
+    "is_bf16_supported",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
@@ -52,12 +82,19 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "memory_summary",
+    "reset",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
     "set_device",
     "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
     "stream",
     "synchronize",
+    "to_with_layout",
 ]
 
 # Inductor asks the device module for these when something is first compiled; importing the registration answers it.
@@ -86,26 +123,52 @@ class device:
 
     def __init__(self, device: Any) -> None:
         keep = device is None or (isinstance(device, int) and device < 0)
-        self._index = None if keep else device_index(device)
-        self._outer = 0
+        self.idx = -1 if keep else device_index(device)
+        self.prev_idx = -1
 
     def __enter__(self) -> None:
-        self._outer = _C.current_device()
-        if self._index is not None:
-            _C.set_device(self._index)
+        self.prev_idx = _C.current_device()
+        if self.idx >= 0:
+            _C.set_device(self.idx)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _C.set_device(self._outer)
+        _C.set_device(self.prev_idx)
+
+
+class device_of(device):
+    """Context manager: the device of a tensor or storage; changes nothing if that is not on a card."""
+
+    def __init__(self, obj: Any) -> None:
+        found = getattr(obj, "device", None)
+        super().__init__(found.index if found is not None and found.type == DEVICE_NAME else -1)
+
+
+def set_stream(stream: Any) -> None:
+    """Makes a stream, ours or a torch.Stream, the current one; None changes nothing."""
+    if stream is not None:
+        _C.set_current_stream(stream)
 
 
 def init() -> None:
     """Opens the card of the current device; the first allocation would do it anyway."""
     _C.start_runtime()
+    publish.start()
 
 
-_lazy_init = init
+_lazy_init = init  # PyTorch calls it before a Python program's first use of the device
+
+
+def reset(device: Any = None) -> None:
+    """Makes a card usable again after an error; None: every card of the process.
+
+    Tensors keep what had been computed before the error; results of work that never ran are undefined.
+    """
+    indices = range(device_count()) if device is None else [device_index(device)]
+    if _C.is_initialized():
+        for index in indices:
+            _C.reset(index)
 
 
 def is_initialized() -> bool:

@@ -1,13 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a card, in bytes. Freed by reference count; nothing is cached, so reserved equals allocated."""
+"""``torch.spyre.memory``: memory of a card, in bytes. Freed by reference count; nothing is cached, so reserved equals
+allocated. Asking opens no card."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.accelerator.memory import empty_host_cache
 
+from torch_spyre import _C
 from torch_spyre.device.index import device_index
+from torch_spyre.device.properties import get_device_properties
+from torch_spyre.runtime.memory_history import _dump_snapshot, _record_memory_history, _snapshot
+
+__all__ = [
+    "OutOfMemoryError",
+    "_dump_snapshot",
+    "_record_memory_history",
+    "_snapshot",
+    "empty_cache",
+    "empty_host_cache",
+    "get_memory_info",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+]
+
+OutOfMemoryError = torch.OutOfMemoryError
+
+_SUMMARY_ROWS = (
+    ("Allocated memory", "allocated_bytes", True),
+    ("Active memory", "active_bytes", True),
+    ("Requested memory", "requested_bytes", True),
+    ("Reserved memory", "reserved_bytes", True),
+    ("Allocations", "allocation", False),
+)
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
@@ -44,5 +78,40 @@ def empty_cache() -> None:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """(free, total) bytes of the card."""
-    free, total = torch.accelerator.get_memory_info(device_index(device))
+    index = device_index(device)
+    if not _C.is_initialized():
+        total = get_device_properties(index).total_memory
+        return total, total
+    free, total = torch.accelerator.get_memory_info(index)
     return int(free), int(total)
+
+
+get_memory_info = mem_get_info
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """The statistics as a table. `abbreviated` leaves out the accumulated columns."""
+    index = device_index(device)
+    stats = memory_stats(index)
+    free, total = mem_get_info(index)
+    columns = ["current", "peak"] if abbreviated else ["current", "peak", "allocated", "freed"]
+    titles = {"current": "Current", "peak": "Peak", "allocated": "Total allocated", "freed": "Total freed"}
+    rows = [["Metric", *(titles[c] for c in columns)]]
+    for label, key, is_bytes in _SUMMARY_ROWS:
+        values = [int(stats.get(f"{key}.all.{column}", 0)) for column in columns]
+        rows.append([label, *(_size(v) if is_bytes else str(v) for v in values)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["| " + " | ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) + " |" for r in rows]
+    rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
+    head = f"spyre:{index} memory: {_size(total - free)} used, {_size(free)} free of {_size(total)}"
+    tail = f"out-of-memory errors: {stats.get('num_ooms', 0)}"
+    return "\n".join([head, rule, lines[0], rule, *lines[1:], rule, tail]) + "\n"
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"

@@ -14,14 +14,25 @@ NAME = "IBM Spyre (software card)"
 
 @dataclass(frozen=True)
 class SpyreDeviceProperties:
-    """Sizes in bytes. `type` is the name Inductor's caches know the machine by."""
+    """Sizes in bytes. `type` is the name Inductor's caches know the machine by; `major` and `minor` number it."""
 
     index: int = 0
     name: str = NAME
     type: str = "dd2"
+    major: int = 2
+    minor: int = 0
     multi_processor_count: int = CORES
     total_memory: int = DATA_SEGMENTS * SEGMENT_BYTES
     scratchpad_bytes: int = LX_BYTES
+
+    @property
+    def cores(self) -> int:
+        return self.multi_processor_count
+
+    @property
+    def lx_bytes(self) -> int:
+        """Scratchpad of one core."""
+        return self.scratchpad_bytes
 
 
 def get_device_properties(device: Any = None) -> SpyreDeviceProperties:
@@ -30,3 +41,19 @@ def get_device_properties(device: Any = None) -> SpyreDeviceProperties:
 
 def get_device_name(device: Any = None) -> str:
     return get_device_properties(device).name
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """(major, minor) of the card's design; torch.accelerator.get_device_capability lists the dtypes."""
+    properties = get_device_properties(device)
+    return properties.major, properties.minor
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """bf16 tensors work; the card stores them as SEN169_FP16, like fp16."""
+    return including_emulation
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """A program reads the memory of its own card only. Copies between cards work without it."""
+    return device_index(device) == device_index(peer_device)

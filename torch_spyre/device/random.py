@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,15 +12,27 @@ import torch
 from torch_spyre import _C
 from torch_spyre.device.index import device_index
 
+_SEED_MASK = 0xFFFF_FFFF_FFFF_FFFF
+
 
 def manual_seed(seed: int) -> None:
     """Seeds the current device."""
-    _C.manual_seed(int(seed) & 0xFFFF_FFFF_FFFF_FFFF)
+    _C.manual_seed(int(seed) & _SEED_MASK)
 
 
 def manual_seed_all(seed: int) -> None:
     """Seeds every device."""
-    _C.manual_seed_all(int(seed) & 0xFFFF_FFFF_FFFF_FFFF)
+    _C.manual_seed_all(int(seed) & _SEED_MASK)
+
+
+def seed() -> None:
+    """Seeds the current device with a random number."""
+    manual_seed(secrets.randbits(64))
+
+
+def seed_all() -> None:
+    """Seeds every device with one random number."""
+    manual_seed_all(secrets.randbits(64))
 
 
 def initial_seed(device: Any = "spyre") -> int:
@@ -31,3 +45,12 @@ def get_rng_state(device: Any = "spyre") -> torch.Tensor:
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "spyre") -> None:
     _C.set_rng_state(new_state, device_index(device))
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    return [_C.get_rng_state(i) for i in range(_C.device_count())]
+
+
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    for i, state in enumerate(new_states):
+        _C.set_rng_state(state, i)

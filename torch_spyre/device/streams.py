@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams. Id 0 is the default stream, 1-32 the low-priority pool, 33-64 the high-priority pool.
 
-Work of every stream of a device runs in the order in which it was submitted, so waiting for one stream waits for the
-card.
+Work of one stream runs in the order in which it was submitted; streams wait for each other only where they are told
+to. docs/streams.md has the rules.
 """
 
 from __future__ import annotations
@@ -13,66 +13,89 @@ from typing import Any
 import torch
 
 from torch_spyre import _C
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.device.events import Event
 from torch_spyre.device.index import device_index
+
+__all__ = ["Event", "Stream", "current_stream", "default_stream", "stream", "synchronize"]
 
 _FIRST_HIGH_PRIORITY_ID = 33
 
 
-class Stream:
-    """A stream of a device; in a ``with`` block it is the current one."""
+class Stream(torch.Stream):
+    """A stream of a device; in a ``with`` block it is the current one, and its device the current device.
+
+    `synchronize`, `query`, `wait_event` and `wait_stream` are those of ``torch.Stream``.
+    """
+
+    _outer: list[tuple[int, torch.Stream]]
+
+    def __new__(cls, device: Any = None, priority: int = 0) -> Stream:
+        """The next stream of the device's pool. Any priority but 0 is high."""
+        return cls._wrap(_C.get_stream_from_pool(device_index(device), priority))
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        self._stream = _C.get_stream_from_pool(device_index(device), priority)
-        self._outer: list[torch.Stream] = []
+        """All is done when the stream is made."""
 
     @classmethod
     def _wrap(cls, stream: torch.Stream) -> Stream:
-        self = cls.__new__(cls)
-        self._stream = stream
-        self._outer = []
-        return self
+        made: Any = super().__new__(
+            cls, stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type
+        )
+        made._outer = []
+        return made
 
     @property
     def id(self) -> int:
-        return int(self._stream.stream_id)
+        return int(self.stream_id)
 
     @property
     def priority(self) -> int:
         return -1 if self.id >= _FIRST_HIGH_PRIORITY_ID else 0
 
     def device(self) -> torch.device:
-        return self._stream.device
+        return torch.device(DEVICE_NAME, self.device_index)
 
-    def synchronize(self) -> None:
-        """Waits for the work submitted so far; raises the error of work that failed."""
-        _C.synchronize(self._stream.device.index)
-
-    def query(self) -> bool:
-        """True if everything submitted so far is done."""
-        return bool(self._stream.query())
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        """Records an event, a new one if none is given, behind the work submitted so far."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
 
     def __enter__(self) -> Stream:
-        self._outer.append(_C.set_current_stream(self._stream))
+        device = _C.current_device()
+        _C.set_device(self.device_index)
+        self._outer.append((device, _C.set_current_stream(self)))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _C.set_current_stream(self._outer.pop())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and (self.device(), self.id) == (other.device(), other.id)
-
-    def __hash__(self) -> int:
-        return hash((self.device().index, self.id))
+        device, stream = self._outer.pop()
+        _C.set_current_stream(stream)
+        _C.set_device(device)
 
     def __repr__(self) -> str:
-        return f"<torch_spyre.Stream device={self.device().index} id={self.id}>"
+        return f"<torch_spyre.Stream device={self.device_index} id={self.id}>"
 
 
-def stream(stream: Stream) -> Stream:
-    """Returns its argument, so that ``with torch.spyre.stream(s):`` reads like torch.cuda."""
-    return stream
+class _NoStream:
+    """A ``with`` block that changes nothing."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+def stream(stream: torch.Stream | None) -> Any:
+    """``with torch.spyre.stream(s):`` makes a stream, ours or a torch.Stream, the current one. None changes nothing."""
+    if stream is None:
+        return _NoStream()
+    return stream if isinstance(stream, Stream) else Stream._wrap(stream)
 
 
 def current_stream(device: Any = None) -> Stream:

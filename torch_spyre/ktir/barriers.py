@@ -12,6 +12,8 @@ ELEMENT_BYTES = {
     "SEN169_FP16": 2,
     "IEEE_FP32": 4,
     "IEEE_INT32": 4,
+    "SENUINT32": 4,
+    "SENINT16": 2,
     "SENINT8": 1,
     "SEN143_FP8": 1,
     "SEN152_FP8": 1,

@@ -24,6 +24,7 @@ from xdsl.dialects.builtin import (
     f32,
     i1,
     i8,
+    i16,
     i32,
 )
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
@@ -39,7 +40,9 @@ ELEMENT_TYPES: dict[str, Attribute] = {
     "SEN169_FP16": f16,
     "IEEE_FP32": f32,
     "IEEE_INT32": i32,
+    "SENINT16": i16,
     "SENINT8": i8,
+    "SENUINT32": i32,  # holds uint8: the same bits in a 32-bit word
     "SEN143_FP8": Float8E4M3FNType(),
     "SEN152_FP8": Float8E5M2Type(),
 }
@@ -56,6 +59,7 @@ INTEGER_BINARY: dict[str, Any] = {
     "add": arith.AddiOp,
     "sub": arith.SubiOp,
     "mul": arith.MuliOp,
+    "truncdiv": arith.DivSIOp,
     "maximum": arith.MaxSIOp,
     "minimum": arith.MinSIOp,
 }

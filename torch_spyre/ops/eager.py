@@ -8,6 +8,7 @@ a program.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -43,9 +44,10 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         except BaseException as error:  # re-raised below, in the caller's thread
             outcome.append((False, error))
 
-    thread = threading.Thread(target=work, name=_THREAD)
-    thread.start()
-    thread.join()
+    with _one_at_a_time():
+        thread = threading.Thread(target=work, name=_THREAD)
+        thread.start()
+        thread.join()
     good, value = outcome[0]
     if good:
         return value
@@ -54,6 +56,18 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     # An out= tensor of another size: a plan would resize it only once, so the call is made again with the right size.
     value.target.resize_(value.size)
     return "result", op(*args, **kwargs)
+
+
+def _one_at_a_time() -> contextlib.AbstractContextManager[Any]:
+    """FX tracing and Inductor's lowering have global state, so compilations of all threads take turns, under Dynamo's
+    own lock. The caller takes it: a thread that compiles a graph holds it already, and a thread made here works for
+    one that does.
+    """
+    if threading.current_thread().name == _THREAD:
+        return contextlib.nullcontext()
+    from torch._dynamo.convert_frame import compile_lock
+
+    return compile_lock
 
 
 class _Resize(Exception):
@@ -99,9 +113,11 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _check_sizes(traced: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> None:
+    aten = torch.ops.aten
+    resizes = (aten.resize_.default, aten.resize.default, aten.as_strided_.default)  # the last where nothing grows
     placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     for node in traced.graph.nodes:
-        if node.target in (torch.ops.aten.resize_.default, torch.ops.aten.resize.default):
+        if node.target in resizes and node.args[0] in placeholders:
             raise _Resize(tensors[placeholders.index(node.args[0])], node.args[1])
 
 
@@ -186,10 +202,11 @@ def _trace(op: Any, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -
     )
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [mode.from_tensor(t, static_shapes=True) for t in tensors]
+    # The signature does not say which arguments are one tensor, so the trace must not know either: a * a and a * b
+    # share a plan. Hence new fakes instead of conversions, which would keep identity and aliasing.
     try:
-        with mode:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
             return make_fx(torch.func.functionalize(call), decomposition_table=select_decomp_table())(*fakes)
     except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
         raise _unsupported(op, "its result depends on values") from error
@@ -217,6 +234,8 @@ def _lower(
             if not isinstance(operation, ir.ComputedBuffer):
                 raise _unsupported(op, type(operation).__name__)
             builder.add_computed(operation)
+        if [str(r.type) for r in op._schema.returns] == ["List[Tensor]"]:  # as many as there are, all new
+            mutated = [None] * len(lowering.graph_outputs)
         fresh = [v for v, position in zip(lowering.graph_outputs, mutated, strict=True) if position is None]
         graph = builder.graph([builder.returned(v) for v in fresh])
     order = [p.name for p in placeholders]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from torch_spyre.errors import InvalidArgument
 
 _FIELDS = ("value", "unit", "source", "confidence")
+_CONFIDENCE = ("H", "M", "L")
 
 
 @dataclass(frozen=True)
@@ -29,30 +31,72 @@ class Device:
     description: str
     constants: dict[str, Constant]
 
+    def with_values(self, **changes: float) -> Device:
+        """A what-if copy: ``device.with_values(memory__bandwidth=300.0)`` (two underscores for the dot)."""
+        constants = dict(self.constants)
+        for key, value in changes.items():
+            name = key.replace("__", ".")
+            old = constants.get(name)
+            if old is None:
+                raise InvalidArgument(f"device description {self.name} has no constant {name}")
+            constants[name] = Constant(value, old.unit, "what-if", old.confidence)
+        return Device(self.name, self.description, constants)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_values", {name: c.value for name, c in self.constants.items()})
+
     def __getitem__(self, key: str) -> float:
         try:
-            return self.constants[key].value
+            return self._values[key]  # type: ignore[attr-defined]
         except KeyError:
             raise InvalidArgument(f"device description {self.name} has no constant {key}") from None
 
 
 def parse(text: str, where: str = "description") -> Device:
     """A description from TOML text; says which constant lacks what."""
-    data = tomllib.loads(text)
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise InvalidArgument(f"{where} is not a TOML file: {e}") from None
     constants = {}
     for section, entries in data.items():
         if not isinstance(entries, dict):
             continue
         for name, entry in entries.items():
-            missing = [f for f in _FIELDS if f not in entry]
-            if missing:
-                raise InvalidArgument(f"{where}: {section}.{name} lacks {', '.join(missing)}")
-            constants[f"{section}.{name}"] = Constant(*(entry[f] for f in _FIELDS))
+            constants[f"{section}.{name}"] = _constant(f"{where}: {section}.{name}", entry)
     return Device(data.get("name", where), data.get("description", ""), constants)
 
 
+def _constant(where: str, entry: object) -> Constant:
+    if not isinstance(entry, dict):
+        raise InvalidArgument(f"{where} is {entry!r}; write {{ value, unit, source, confidence }}")
+    missing = [f for f in _FIELDS if f not in entry]
+    if missing:
+        raise InvalidArgument(f"{where} lacks {', '.join(missing)}")
+    value = entry["value"]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise InvalidArgument(f"{where} has value {value!r}; a constant is a positive number")
+    if entry["confidence"] not in _CONFIDENCE:
+        raise InvalidArgument(f"{where} has confidence {entry['confidence']!r}; use one of {', '.join(_CONFIDENCE)}")
+    return Constant(float(value), entry["unit"], entry["source"], entry["confidence"])
+
+
+def described() -> dict[str, Path]:
+    """Descriptions that come with the package, by name."""
+    return {file.stem: file for file in sorted(Path(__file__).parent.glob("*.toml"))}
+
+
 @functools.cache
-def load(path: str | None = None) -> Device:
-    """The description in a file; the real card's by default."""
-    file = Path(path) if path else Path(__file__).parent / "spyre.toml"
-    return parse(file.read_text(), file.name)
+def load(name: str | None = None) -> Device:
+    """A description by name (`spyre`, `half_spyre`) or by path; the real card's by default.
+
+    A description that names another with `based_on` changes only the constants it lists.
+    """
+    file = described().get(name or "spyre") or Path(name or "")
+    if not file.is_file():
+        raise InvalidArgument(f"no device description {name!r}; known are {', '.join(described())}, or give a path")
+    device = parse(file.read_text(), file.name)
+    base = tomllib.loads(file.read_text()).get("based_on")
+    if base is None:
+        return device
+    return Device(device.name, device.description, {**load(base).constants, **device.constants})

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program cache on disk, keyed by content.
 
-An entry is a folder ``<root>/<key[:2]>/<key>`` with `program.bin` and `kernel.json` (how to launch it, and the
-checksum of both). Entries are written to a temporary folder and renamed, so that a reader sees all or nothing.
-An entry that does not check out is reported, removed and compiled again.
+An entry is a folder ``<root>/<key[:2]>/<key>``, a SpyreCode directory that `prepare_kernel` takes too: `program.bin`,
+`kernel.json` (how to launch it, and the checksum of both) and `spyrecode.json`. Entries are written to a temporary
+folder and renamed, so that a reader sees all or nothing. An entry that does not check out is reported, removed and
+compiled again.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch_spyre import knobs
+from torch_spyre.runtime import spyrecode
 
 log = logging.getLogger("torch_spyre.runtime")
 
@@ -39,7 +41,10 @@ class OutputSpec:
 
 @dataclass(frozen=True)
 class CachedKernel:
-    """All that launching needs: no compiler object, no layout object."""
+    """All that launching needs: no compiler object, no layout object.
+
+    `inputs` are the layouts the program was made for: (device_size, stride_map, format, offset), () for a scalar.
+    """
 
     name: str
     program: bytes
@@ -47,6 +52,18 @@ class CachedKernel:
     scalars: tuple[tuple[int, str], ...]
     outputs: tuple[OutputSpec, ...]
     pool_bytes: int
+    inputs: tuple[tuple[Any, ...], ...] = ()
+
+    @property
+    def n_inputs(self) -> int:
+        used = [i for kind, i in self.bindings if kind == "input"] + [i for i, _ in self.scalars]
+        return len(self.inputs) or max(used, default=-1) + 1
+
+
+class Key(str):
+    """Name of an entry, with the inputs it stands for: what is stored under it says for which layouts it was made."""
+
+    inputs: tuple[tuple[Any, ...], ...] = ()
 
 
 @functools.cache
@@ -54,22 +71,24 @@ def compiler_fingerprint() -> str:
     """Hash of everything that decides what a program looks like: compiler sources and instruction tables."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    folders = ("_inductor", "ktir", "backend", "csrc/card/include")
-    files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def")]
+    folders = ("_inductor", "ktir", "backend", "perf", "csrc/card/include")
+    files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def", ".toml")]
     for file in sorted([*files, root / "constants.py", root / "formats.py", Path(__file__)]):
         digest.update(file.relative_to(root).as_posix().encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
-def key(graph_json: str, inputs: Sequence[object]) -> str:
+def key(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> Key:
     """Key of a planned kernel: compiler, planning knobs, graph, and each input's layout and offset."""
     digest = hashlib.sha256()
     planning = [(k.name, knobs.get(k.name)) for k in knobs.TABLE if k.group == "compiler"]
     for part in (compiler_fingerprint(), repr(planning), graph_json, repr(list(inputs))):
         digest.update(part.encode())
         digest.update(b"\0")
-    return digest.hexdigest()
+    name = Key(digest.hexdigest())
+    name.inputs = tuple(inputs)
+    return name
 
 
 def _folder(entry: str) -> Path:
@@ -79,23 +98,41 @@ def _folder(entry: str) -> Path:
 def load(entry: str) -> CachedKernel | None:
     folder = _folder(entry)
     try:
-        meta = json.loads((folder / "kernel.json").read_text())
-        program = (folder / "program.bin").read_bytes()
-        if meta.pop("sha256") != _checksum(meta, program):
-            raise ValueError("its checksum does not match")
-        return CachedKernel(
-            meta["name"],
-            program,
-            tuple((kind, i) for kind, i in meta["bindings"]),
-            tuple((i, kind) for i, kind in meta["scalars"]),
-            tuple(_output(o) for o in meta["outputs"]),
-            meta["pool_bytes"],
-        )
+        found = read(folder)
+        log.debug("found %s in %s", found.name, folder)
+        return found
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         discard(entry, error)
         return None
+
+
+def read(folder: Path) -> CachedKernel:
+    """The kernel of a directory; ValueError, KeyError, TypeError or AttributeError if it is damaged."""
+    meta = json.loads((folder / "kernel.json").read_text())
+    program = (folder / "program.bin").read_bytes()
+    if meta.pop("sha256") != _checksum(meta, program):
+        raise ValueError("its checksum does not match")
+    return CachedKernel(
+        meta["name"],
+        program,
+        tuple((kind, i) for kind, i in meta["bindings"]),
+        tuple((i, kind) for i, kind in meta["scalars"]),
+        tuple(_output(o) for o in meta["outputs"]),
+        meta["pool_bytes"],
+        tuple(tuple(tuple(x) if isinstance(x, list) else x for x in i) for i in meta["inputs"]),
+    )
+
+
+def write(folder: Path, kernel: CachedKernel) -> None:
+    """Fills an existing folder."""
+    meta = asdict(kernel)
+    program = meta.pop("program")
+    meta["sha256"] = _checksum(meta, program)
+    (folder / "program.bin").write_bytes(program)
+    (folder / "kernel.json").write_text(json.dumps(meta))
+    (folder / spyrecode.FILE).write_text(json.dumps(spyrecode.program_plan(len(program))))
 
 
 def discard(entry: str, reason: object) -> None:
@@ -117,20 +154,17 @@ def _output(meta: dict[str, Any]) -> OutputSpec:
 def store(entry: str, kernel: CachedKernel) -> None:
     """Best effort: a cache that cannot be written costs time, not correctness."""
     folder = _folder(entry)
-    meta = asdict(kernel)
-    program = meta.pop("program")
-    meta["sha256"] = _checksum(meta, program)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=folder.parent))
-        (staging / "program.bin").write_bytes(program)
-        (staging / "kernel.json").write_text(json.dumps(meta))
+        write(staging, replace(kernel, inputs=entry.inputs) if isinstance(entry, Key) else kernel)
         try:
             os.replace(staging, folder)
         except OSError:  # another process wrote the same entry first
             shutil.rmtree(staging, ignore_errors=True)
+        log.info("stored %s: %d bytes of program in %s", kernel.name, len(kernel.program), folder)
     except OSError as error:
-        _warn_unwritable(str(knobs.get("cache_dir")), str(error))
+        _warn_unwritable(str(knobs.get("cache_dir")), error.strerror or str(error))
 
 
 @functools.cache

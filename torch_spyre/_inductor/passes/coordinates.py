@@ -44,11 +44,19 @@ def stick_form(coords: Coords, layout: Layout | None, any_lane: bool = False) ->
     return term.scale == 1 and term.div == 1 and (term.mod in (0, layout.elems_per_stick))
 
 
-def refine(node: Node, accesses: Sequence[Coords | None], layouts: Sequence[Layout | None]) -> None:
-    """Splits the node's dims at every boundary its accesses use; fills `tiles` and `accesses`. Raises Conflict."""
+def refine(
+    node: Node,
+    accesses: Sequence[Coords | None],
+    layouts: Sequence[Layout | None],
+    linear: Sequence[Index] = (),
+) -> None:
+    """Splits the node's dims at every boundary its accesses use; fills `tiles` and `accesses`. Raises Conflict.
+
+    `linear` are offsets that must be linear in the refined dims.
+    """
     pieces: dict[str, list[tuple[str, int, int]]] = {}  # dim -> (name, size, weight), outer to inner
     for dim, size in node.dims:
-        pieces[dim] = _pieces(dim, size, _cuts(dim, size, accesses, layouts))
+        pieces[dim] = _pieces(dim, size, _cuts(dim, size, accesses, layouts, linear))
     node.tiles = tuple(Dim(name, size) for dim, _ in node.dims for name, size, _ in pieces[dim])
     node.reduced = tuple(name for dim in node.reduced for name, _, _ in pieces[dim])
     node.accesses = tuple(None if coords is None else tuple(_rewrite(c, pieces) for c in coords) for coords in accesses)
@@ -67,8 +75,14 @@ def rewrite_index(node: Node, index: Index) -> Coord:
     return _rewrite(Coord(index.terms, index.const), pieces)
 
 
-def _cuts(dim: str, size: int, accesses: Sequence[Coords | None], layouts: Sequence[Layout | None]) -> list[int]:
-    cuts: set[int] = set()
+def _cuts(
+    dim: str,
+    size: int,
+    accesses: Sequence[Coords | None],
+    layouts: Sequence[Layout | None],
+    linear: Sequence[Index],
+) -> list[int]:
+    cuts = {c for index in linear for t in index.terms if t.dim == dim for c in (t.div, t.div * t.mod)}
     sticks: set[int] = set()
     for coords, layout in zip(accesses, layouts, strict=True):
         if not coords:

@@ -94,6 +94,9 @@ class _Layouts:
         if host is None:
             raise UnsupportedOp(f"{node.name}: result index {node.output.index} does not separate over {buffer.size}")
         everything = list(range(rank))
+        if rank > _MAX_RANK and node.op in COPIES:  # as a fresh tensor of that rank: flat over the range it spans
+            span = 1 + sum((n - 1) * s for n, s in zip(buffer.size, buffer.stride, strict=True))
+            return make_layout(Buffer(buffer.name, buffer.dtype, (span,), (1,)), [0])
         if stick == _SPARSE:
             return make_layout(buffer, [*everything, -1])
         position = rank - 1
@@ -245,18 +248,29 @@ class _Layouts:
         return [self.graph.buffers[v.buffer].layout for v in (*node.loads(), node.output)]
 
     def _finish_copy(self, node: Node) -> None:
+        """A copy may walk either side by linear offset, and does where the two sides tile a dim differently."""
         layouts = self._layouts(node)
-        accesses = [
+        both: list[Coords | None] = [
             coords if coords is not None and stick_form(coords, layout, any_lane=True) else None
             for coords, layout in zip(self._accesses(node), layouts, strict=True)
         ]
-        try:
-            refine(node, accesses, layouts)
-        except Conflict:
-            # The two sides tile a dim differently: walk it by linear offset on the side that is not stick aligned.
-            accesses[0] = None
-            refine(node, accesses, layouts)
-        self.nodes.append(node)
+        neither: list[Coords | None] = [a if a == () else None for a in both]
+        for accesses in (both, [*neither[:-1], both[-1]], neither):
+            values = zip((*node.loads(), node.output), accesses, strict=True)
+            linear = [v.index for v, a in values if a is None and _has_digits(v.index)]
+            try:
+                refine(node, accesses, layouts, linear)
+            except Conflict as error:
+                conflict = error
+            else:
+                self.nodes.append(node)
+                return
+        raise UnsupportedOp(f"{node.name} cuts dim {conflict.dim} at places that do not nest ({node.origin})")
+
+
+def _has_digits(index: Index) -> bool:
+    """Is the offset a sum with digits in it? A single digit can be divided further, a sum of them cannot."""
+    return any(t.div > 1 or t.mod for t in index.terms) and (len(index.terms) > 1 or index.const != 0)
 
 
 _SPARSE = "\0sparse"

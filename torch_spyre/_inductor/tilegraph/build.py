@@ -19,7 +19,7 @@ from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Value
-from torch_spyre._inductor.tilegraph.index import Index, from_sympy
+from torch_spyre._inductor.tilegraph.index import BASE, Index, from_sympy, split_base
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ktir.tileops import Term
 
@@ -63,6 +63,10 @@ LOGICAL = {
 }
 REDUCTIONS = {"sum": "sum", "max": "max", "min": "min"}
 _SIXTEEN_BIT = ("float16", "bfloat16", "bool")
+_SAME_FORMAT = (_SIXTEEN_BIT, ("int32", "int64"))
+_BITS = {"int64": 32, "int32": 32, "int16": 16, "int8": 8, "uint8": 8}  # of the values, as the card keeps them
+_NARROW = ("int16", "int8", "uint8")
+_CONVERTIBLE = (*_SIXTEEN_BIT, *_BITS, "float32", "float8_e4m3fn", "float8_e5m2fnuz")
 
 
 # (dtype, size, stride, is a launch scalar)
@@ -92,9 +96,19 @@ class Tracer(DefaultHandler):
         self.reading = reading
         self.stored: tuple[Index, Expr] | None = None
 
+    def _index(self, index: sympy.Expr) -> Index:
+        ranges = {sympy.Symbol(n, integer=True, nonnegative=True): sympy.Integer(s) for n, s in self.sizes.items()}
+        return from_sympy(V.graph.sizevars.simplify_with_ranges(sympy.sympify(index), ranges), self.sizes)
+
     def load(self, name: str, index: sympy.Expr) -> Expr:
         buffer = self.builder.buffer(name)
-        return Expr("load", buffer.dtype, leaf=Load(buffer.name, from_sympy(index, self.sizes)))
+        try:
+            return Expr("load", buffer.dtype, leaf=Load(buffer.name, self._index(index)))
+        except UnsupportedOp as error:
+            found = split_base(sympy.sympify(index), self.sizes)
+            if found is None:
+                raise UnsupportedOp(f"{self.reading}: {error}") from None
+            return Expr("load", buffer.dtype, leaf=self.builder.flattened(buffer, *found, self.reading))
 
     def constant(self, value: bool | float | int, dtype: torch.dtype) -> Expr:
         return Expr("const", dtype_name(dtype), leaf=Const(value, dtype_name(dtype)))
@@ -115,10 +129,10 @@ class Tracer(DefaultHandler):
     def store(self, name: str, index: sympy.Expr, value: Expr, mode: Any = None) -> None:
         if mode is not None:
             raise UnsupportedOp(f"store mode {mode} in {self.reading} has no device operation yet")
-        self.stored = (from_sympy(index, self.sizes), value)
+        self.stored = (self._index(index), value)
 
     def store_reduction(self, name: str, index: sympy.Expr, value: Expr) -> None:
-        self.stored = (from_sympy(index, self.sizes), value)
+        self.stored = (self._index(index), value)
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Expr:
         if not isinstance(expr, (int, sympy.Integer)):
@@ -134,7 +148,11 @@ class Tracer(DefaultHandler):
             return Expr("equal", "bool", (args[0], Expr("const", "bool", leaf=Const(0, "bool"))))
         if name in POINTWISE and not kwargs:
             values = args[1:] if name == "where" else args
-            return Expr(POINTWISE[name], values[0].dtype, tuple(args))
+            dtype = values[0].dtype
+            if dtype in _NARROW:  # computed in int32 and brought back to the dtype's range, as PyTorch wraps
+                wide = tuple(self.builder.cast(v, "int32") for v in values)
+                return self.builder.cast(Expr(POINTWISE[name], "int32", (*args[: -len(wide)], *wide)), dtype)
+            return Expr(POINTWISE[name], dtype, tuple(args))
         if name in COMPARE:
             return Expr(COMPARE[name], "bool", tuple(args))
         raise UnsupportedOp(
@@ -179,6 +197,18 @@ class Builder:
         name = f"t{len(self.buffers)}"
         self.buffers[name] = Buffer(name, dtype, size, strides)
         return Load(name, Index(tuple(Term(d, s) for (d, n), s in zip(dims, strides, strict=True) if n > 1)))
+
+    def flattened(self, buffer: Buffer, whole: Index, dims: dict[str, int], position: Index, origin: str) -> Load:
+        """A load whose index has digits of a sum of dims: of a copy that holds all values of the sum side by side."""
+        sizes = tuple(dims.items())
+        source: tuple[Value, ...] = (Load(buffer.name, whole),)
+        copy = self._recall("identity", sizes, source)
+        if copy is None:
+            copy = self.temp(sizes, buffer.dtype)
+            self._node("identity", sizes, source, copy, origin=origin)
+            self._remember("identity", sizes, source, copy)
+        outer = tuple(t for t in copy.index.terms if t.dim != BASE)
+        return Load(copy.buffer, Index((*position.terms, *outer), position.const))
 
     # Operations
 
@@ -297,9 +327,38 @@ class Builder:
             return Expr("fp32todl16", dtype, (x,))
         if dtype == "bool":
             return Expr("notequal", dtype, (x, Expr("const", x.dtype, leaf=Const(0, x.dtype))))
-        if x.dtype in _SIXTEEN_BIT and dtype in _SIXTEEN_BIT:
+        if any(x.dtype in same and dtype in same for same in _SAME_FORMAT):
             return Expr("identity", dtype, (x,))
-        raise UnsupportedOp(f"conversion of {x.dtype} to {dtype} has no device operation yet")
+        if x.dtype == "float8_e4m3fn" and dtype in ("float16", "bfloat16"):
+            return Expr("fp8todl16", dtype, (x,))
+        if dtype == "uint8" and x.dtype not in _BITS:  # -1.0 is 255, as on the host
+            x = self.cast(x, "int32")
+        if x.dtype in _BITS and dtype in _BITS:
+            x = self._wrapped(x, dtype)
+        if x.dtype not in _CONVERTIBLE or dtype not in _CONVERTIBLE:
+            raise UnsupportedOp(f"conversion of {x.dtype} to {dtype} has no device operation: convert on the host")
+        return Expr("convert", dtype, (x,))
+
+    def _wrapped(self, x: Expr, dtype: str) -> Expr:
+        """The integer x modulo the range of a narrower dtype. The card saturates when it stores; PyTorch wraps."""
+        bits, unsigned = _BITS[dtype], dtype == "uint8"
+        if _BITS[x.dtype] < bits or (x.dtype == "uint8" and bits > 8):
+            return x
+        wide = x if x.dtype in _SAME_FORMAT[1] else Expr("convert", "int32", (x,))
+
+        def number(value: int) -> Expr:
+            return Expr("const", "int32", leaf=Const(value, "int32"))
+
+        def apply(op: str, left: Expr, value: int) -> Expr:
+            return Expr(op, "int32", (left, number(value)))
+
+        # Shift left and back: the product wraps, and dividing it by the same power of two is exact.
+        shift = 1 << (32 - bits)
+        low = apply("truncdiv", apply("mul", wide, shift), shift)
+        if not unsigned:
+            return low
+        borrow = apply("maximum", apply("minimum", low, 0), -1)  # -1 where the value is negative, else 0
+        return Expr("sub", "int32", (low, apply("mul", borrow, 1 << bits)))
 
     def _float_scalar(self, name: str) -> str:
         """The launch scalar `name` as fp32: an integer one is passed a second time, converted by the launcher."""

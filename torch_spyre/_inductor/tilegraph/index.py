@@ -92,6 +92,43 @@ def _digit(expr: sympy.Expr, sizes: Mapping[str, int]) -> tuple[str, int, int] |
     return None
 
 
+BASE = "s"  # stands for a sum of dims, see split_base
+
+
+def split_base(expr: sympy.Expr, sizes: Mapping[str, int]) -> tuple[Index, dict[str, int], Index] | None:
+    """``f(g(dims), other dims)`` for an index with digits of one linear sum g: a reshape or slice of a reshaped view.
+
+    Returns f as an index over BASE and the other dims, the sizes of those (BASE innermost, past g's peak), and g.
+    None if there is no such sum.
+    """
+    digits = [a for a in expr.atoms(sympy.Function) if type(a).__name__ in ("FloorDiv", "CleanDiv", "ModularIndexing")]
+    inner = max((a.args[0] for a in digits), key=lambda e: len(sympy.Add.make_args(e)), default=sympy.Integer(0))
+    if len(sympy.Add.make_args(inner)) < 2:
+        return None
+    base = sympy.Symbol(BASE, integer=True, nonnegative=True)
+    digits = [a for a in digits if _digit_of(a, inner)]
+    rest = expr.xreplace({a: a.func(base, *a.args[1:]) for a in digits})
+    try:
+        position = from_sympy(inner, sizes)
+        peak = position.const + sum(t.scale * (term_range(t, sizes) - 1) for t in position.terms if t.scale > 0)
+        dims = {d: n for d, n in sizes.items() if sympy.Symbol(d, integer=True, nonnegative=True) in rest.free_symbols}
+        # Whole digits: the lower ones run through all their values anyway, so nothing outside the buffer is touched.
+        step = max(int(sympy.prod(a.args[1:])) for a in digits)
+        dims[BASE] = -(-(peak + 1) // step) * step
+        return from_sympy(rest, dims), dims, position
+    except UnsupportedOp:
+        return None
+
+
+def _digit_of(digit: sympy.Expr, base: sympy.Expr) -> bool:
+    """Is this a digit of base? A modulus lets sympy drop the terms of base that are multiples of it."""
+    difference = sympy.expand(base - digit.args[0])
+    if difference == 0 or type(digit).__name__ != "ModularIndexing":
+        return bool(difference == 0)
+    modulus = digit.args[1] * digit.args[2]
+    return all((term.as_coeff_Mul()[0] % modulus) == 0 for term in sympy.Add.make_args(difference))
+
+
 def _canonical(key: tuple[str, int, int], sizes: Mapping[str, int]) -> tuple[str, int, int]:
     dim, div, mod = key
     if mod and -(-sizes[dim] // div) <= mod:

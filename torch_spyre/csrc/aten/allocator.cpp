@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // c10::DeviceAllocator over the card's own allocator. Nothing is cached here: the card allocates in well under a
-// microsecond, and memory returns to it when the storage's reference count drops to zero.
+// microsecond, and memory returns to it when the storage's reference count drops to zero. Queued work may still use it
+// then; the card makes the next owner's work wait for that, whatever streams they are on.
+#include <ATen/core/Tensor.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
 
 #include <array>
 #include <mutex>
 
 #include "device.h"
 #include "errors.h"
+#include "monitor.h"
 #include "storage.h"
 
 namespace spyre {
@@ -29,6 +33,7 @@ constexpr auto kAggregate = static_cast<size_t>(c10::CachingAllocator::StatType:
 struct DeviceState {
   std::mutex mutex;
   DeviceStats stats;
+  uint64_t reclaims_seen = 0;  // of the card, when the accumulated statistics were last reset
 
   void add(uint64_t bytes, uint64_t requested) {
     std::lock_guard lock(mutex);
@@ -59,6 +64,7 @@ void report(const StorageRecord& r, int64_t change) {
   const auto& stats = state_of(r.device).stats;
   const auto total = stats.allocated_bytes[kAggregate].current;
   c10::reportMemoryUsageToProfiler(token_of(r), change, total, total, spyre_device(r.device));
+  notify_memory_hook(r.device, r.address, change);
 }
 
 void delete_record(void* context) {
@@ -70,7 +76,11 @@ void delete_record(void* context) {
 }
 
 [[noreturn]] void out_of_memory(c10::DeviceIndex device, uint64_t bytes, const card::Error& error) {
-  ++state_of(device).stats.num_ooms;
+  auto& state = state_of(device);
+  {
+    std::lock_guard lock(state.mutex);
+    ++state.stats.num_ooms;
+  }
   const auto& card = card_of(device);
   const uint64_t total = card.total_bytes(), used = card.allocated_bytes();
   TORCH_CHECK_WITH(OutOfMemoryError, false, "spyre:", static_cast<int>(device), " out of memory: tried to allocate ",
@@ -87,15 +97,35 @@ struct SpyreAllocator final : c10::DeviceAllocator {
     raise("UnsupportedOp", "spyre storages cannot be copied by address; copy a tensor on them");
   }
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  /// There is no cache; host pages behind freed memory go back to the host.
+  void emptyCache(c10::MempoolId_t) override {
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+      if (is_open(i)) on_card([&] { card_of(i).trim(); });
+    }
+  }
+  /// Launches and copies are known without this.
+  void recordStream(const c10::DataPtr& ptr, c10::Stream stream) override {
+    const auto& r = spyre::record_of(ptr);
+    if (r.bytes == 0 || r.device != stream.device_index()) return;
+    on_card([&] { card_of(r.device).record_use(r.address, static_cast<int>(stream.id())); });
+  }
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    auto& state = state_of(resolve_device(device));
+    const auto index = resolve_device(device);
+    auto& state = state_of(index);
+    const auto reclaims = page_reclaims(index);
     std::lock_guard lock(state.mutex);
-    return state.stats;
+    auto stats = state.stats;
+    stats.num_alloc_retries = static_cast<int64_t>(reclaims - state.reclaims_seen);
+    return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
     for_each_stat(device, [](Stat& s) { s.reset_accumulated(); });
+    const auto index = resolve_device(device);
+    auto& state = state_of(index);
+    const auto reclaims = page_reclaims(index);
+    std::lock_guard lock(state.mutex);
+    state.stats.num_ooms = 0;
+    state.reclaims_seen = reclaims;
   }
   void resetPeakStats(c10::DeviceIndex device) override {
     for_each_stat(device, [](Stat& s) { s.reset_peak(); });
@@ -106,6 +136,10 @@ struct SpyreAllocator final : c10::DeviceAllocator {
   }
 
  private:
+  /// Writes that met the host budget and were tried again after freed pages had gone back.
+  static uint64_t page_reclaims(c10::DeviceIndex index) {
+    return is_open(index) ? card_of(index).counters().page_reclaims : 0;
+  }
   template <typename F>
   void for_each_stat(c10::DeviceIndex device, F f) {
     auto& state = state_of(resolve_device(device));
@@ -122,6 +156,12 @@ SpyreAllocator& the_allocator() {
   static auto* instance = new SpyreAllocator;
   return *instance;
 }
+
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  the_allocator().recordStream(self.storage().data_ptr(), stream);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("record_stream", TORCH_FN(record_stream)); }
 
 const bool registered = [] {
   c10::SetAllocator(c10::DeviceType::PrivateUse1, &the_allocator());

@@ -216,6 +216,7 @@ void bind_launch(py::module_& m) {
       .def_property_readonly("n_args", &card::Program::n_args)
       .def_property_readonly("n_scalars", &card::Program::n_scalars)
       .def("arg_bytes", &card::Program::arg_bytes, py::arg("index"))
+      .def_property_readonly("duration_ns", &card::Program::duration_ns, "What a launch adds to the device clock.")
       .def("disassemble", &card::Program::disassemble);
   py::class_<LaunchPlan, std::shared_ptr<LaunchPlan>>(m, "LaunchPlan", "A program with its buffers and scalars named.")
       .def(py::init(&make_plan), py::arg("program"), py::arg("bindings"), py::arg("outputs"), py::arg("pool_bytes") = 0,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "copy.h"
 #include "device.h"
 #include "errors.h"
 #include "python_objects.h"
@@ -12,6 +14,8 @@ namespace {
 namespace py = pybind11;
 
 using Ints = std::vector<int64_t>;
+/// Warnings inside the call become Python warnings.
+using Warns = py::call_guard<torch::PyWarningHandler>;
 // Interned layouts live for ever; Python only borrows them.
 using Borrowed = std::unique_ptr<SpyreTensorLayout, py::nodelete>;
 
@@ -121,11 +125,36 @@ uint32_t encode_constant(double value, DataFormats format) {
   return on_card([&] { return card::encode(static_cast<float>(value), static_cast<int>(chosen)); });
 }
 
+void check_stored(DataFormats format) {
+  if (elems_per_stick(format) == 0 || element_bytes(format) == 0) {
+    raise("InvalidArgument", c10::str("DataFormats.", format_name(format), " is not stored by this card"));
+  }
+}
+
+void bind_codes(py::module_& m) {
+  m.def("encode_constant", &encode_constant, py::arg("value"), py::arg("format"));
+  m.def(
+      "encode",
+      [](double value, DataFormats format) {
+        check_stored(format);
+        return card::encode(static_cast<float>(value), static_cast<int>(format));
+      },
+      py::arg("value"), py::arg("format"), "The code that the card stores for a value.");
+  m.def(
+      "decode",
+      [](uint32_t code, DataFormats format) {
+        check_stored(format);
+        return card::decode(code, static_cast<int>(format));
+      },
+      py::arg("code"), py::arg("format"), "The value of a stored code, as the card computes with it.");
+}
+
 }  // namespace
 
 void bind_layout(py::module_& m) {
   bind_formats(m);
   bind_layout_class(m);
+  bind_codes(m);
   m.def(
       "get_spyre_tensor_layout",
       [](const at::Tensor& t) { return const_cast<SpyreTensorLayout*>(record_of(t).layout); }, py::arg("tensor"));
@@ -133,22 +162,30 @@ void bind_layout(py::module_& m) {
   m.def("spyre_empty_with_layout", &empty_with_layout_strided, py::arg("size"), py::arg("stride"), py::arg("dtype"),
         py::arg("layout"));
   m.def("empty_with_layout", &empty_with_layout, py::arg("size"), py::arg("layout"), py::arg("dtype") = py::none(),
-        py::arg("device") = py::none(), py::arg("pin_memory") = py::none(), py::arg("memory_format") = py::none());
+        py::arg("device") = py::none(), py::arg("pin_memory") = py::none(), py::arg("memory_format") = py::none(),
+        Warns());
   m.def(
       "get_elem_in_stick",
       [](at::ScalarType dtype) {
         check_supported(dtype);
         return elems_per_stick(device_format(dtype));
       },
-      py::arg("dtype"));
+      py::arg("dtype"), Warns());
   m.def(
       "get_device_dtype",
       [](at::ScalarType dtype) {
         if (dtype == at::kLong) warn_int64_downcast();
         return device_format(dtype);
       },
-      py::arg("dtype"));
-  m.def("encode_constant", &encode_constant, py::arg("value"), py::arg("format"));
+      py::arg("dtype"), Warns());
+  m.def("is_supported_dtype", &is_supported, py::arg("dtype"));
+  m.def(
+      "reinterpret_tensor",
+      [](const at::Tensor& t, const Ints& size, const Ints& stride, int64_t offset_increment) {
+        return make_view(t, size, stride, t.storage_offset() + offset_increment);
+      },
+      py::arg("tensor"), py::arg("size"), py::arg("stride"), py::arg("offset_increment") = 0);
+  m.def("copy_tensor", &copy_from, py::arg("self"), py::arg("dst"), py::arg("non_blocking") = false);
   m.def("get_downcast_warning", &downcast_warning);
   m.def("set_downcast_warning", &set_downcast_warning, py::arg("on"));
 }

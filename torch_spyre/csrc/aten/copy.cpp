@@ -6,33 +6,64 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
+
+#include <limits>
 
 #include "device.h"
 #include "dma.h"
 #include "eager.h"
 #include "errors.h"
 #include "factory.h"
+#include "pinned.h"
 #include "storage.h"
 
 namespace spyre {
 namespace {
 
-/// uint8 on a storage of plain bytes or of another dtype: the tensor means the host bytes (torch.save, torch.load,
-/// storage copies).
+/// All bytes of a storage, as PyTorch copies storages.
+bool is_whole_storage(const at::Tensor& t) {
+  return t.scalar_type() == at::kByte && t.dim() == 1 && t.is_contiguous() && t.storage_offset() == 0 &&
+         static_cast<size_t>(t.numel()) == t.storage().nbytes();
+}
+
+/// uint8 on a storage of plain bytes or of another dtype, or over all of a storage: the tensor means the host bytes
+/// (torch.save, torch.load, storage copies).
 bool speaks_bytes(const at::Tensor& t) {
   const auto& r = raw_record_of(t);
-  return t.scalar_type() == at::kByte && (r.layout == nullptr || r.host_dtype != at::kByte);
+  return t.scalar_type() == at::kByte && (r.layout == nullptr || r.host_dtype != at::kByte || is_whole_storage(t));
 }
 
 at::Tensor byte_view(const at::Tensor& bytes, const at::Tensor& like) {
   return bytes.as_strided(like.sizes(), like.strides(), like.storage_offset());
 }
 
-void copy_in(const at::Tensor& host, const at::Tensor& dst) {
+/// The card stores int64 as int32. Looked at before anything is written, so that a refused copy changes nothing.
+void check_fits_int32(const at::Tensor& host) {
+  auto values = host;
+  for (int64_t d = values.dim(); d-- > 0;) {
+    if (values.stride(d) == 0) values = values.select(d, 0);  // repeated elements need one look
+  }
+  const auto [low, high] = at::aminmax(values);
+  const int64_t least = low.item<int64_t>(), most = high.item<int64_t>();
+  using Limits = std::numeric_limits<int32_t>;
+  if (least >= Limits::min() && most <= Limits::max()) return;
+  raise("Overflow", c10::str("the int64 value ", most > Limits::max() ? most : least,
+                             " lies outside int32, which is how the card stores integers; keep values in [-2147483648, "
+                             "2147483647] or leave the tensor on the host"));
+}
+
+/// What lets a transfer outlive the call: `part`, which it reads or writes, is pinned memory of the caller's tensor.
+std::shared_ptr<const void> keep_pinned(bool non_blocking, const at::Tensor& part, const at::Tensor& caller) {
+  return non_blocking && part.is_alias_of(caller) ? pinned_block(part.const_data_ptr()) : nullptr;
+}
+
+void copy_in(const at::Tensor& host, const at::Tensor& dst, bool non_blocking = false) {
   at::assert_no_internal_overlap(dst);
   if (speaks_bytes(dst)) {
     auto bytes = read_host_bytes(dst.storage());
@@ -43,11 +74,12 @@ void copy_in(const at::Tensor& host, const at::Tensor& dst) {
   const auto& record = record_of(dst);
   auto source = host.resolve_conj().resolve_neg();
   if (!dma_converts(source.scalar_type(), dst.scalar_type())) source = source.to(dst.scalar_type());
+  if (source.scalar_type() == at::kLong) check_fits_int32(source);
   dma_in(source.const_data_ptr(), source.scalar_type(), source.strides(), record, dst.sizes(), dst.strides(),
-         dst.storage_offset());
+         dst.storage_offset(), keep_pinned(non_blocking, source, host));
 }
 
-void copy_out(const at::Tensor& src, const at::Tensor& host) {
+void copy_out(const at::Tensor& src, const at::Tensor& host, bool non_blocking = false) {
   at::assert_no_internal_overlap(host);
   if (speaks_bytes(src)) {
     host.copy_(byte_view(read_host_bytes(src.storage()), src));
@@ -57,7 +89,7 @@ void copy_out(const at::Tensor& src, const at::Tensor& host) {
   const bool direct = dma_converts(src.scalar_type(), host.scalar_type()) && !host.is_neg() && !host.is_conj();
   auto target = direct ? host : at::empty(src.sizes(), at::TensorOptions().dtype(src.scalar_type()));
   dma_out(record, src.sizes(), src.strides(), src.storage_offset(), target.data_ptr(), target.scalar_type(),
-          target.strides());
+          target.strides(), keep_pinned(non_blocking, target, host));
   if (!direct) host.copy_(target);
 }
 
@@ -71,6 +103,12 @@ void copy_on_device(const at::Tensor& src, const at::Tensor& dst, bool non_block
 bool same_view(const at::Tensor& a, const at::Tensor& b) {
   return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
          a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
+}
+
+/// All bytes of a laid-out storage into one of plain bytes (deepcopy, UntypedStorage.clone): the copy is laid out
+/// alike.
+bool clones_storage(const at::Tensor& src, const at::Tensor& dst) {
+  return is_whole_storage(src) && is_whole_storage(dst) && raw_record_of(src).layout && !raw_record_of(dst).layout;
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
@@ -101,6 +139,21 @@ at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
   return self;
 }
 
+/// A copy of all that a storage holds keeps its layout; a copy of a part is a fresh tensor.
+at::Tensor clone(const at::Tensor& self, std::optional<at::MemoryFormat> format) {
+  const auto& r = record_of(self);
+  const auto wanted = format.value_or(at::MemoryFormat::Preserve);
+  const bool keeps_strides = wanted == at::MemoryFormat::Preserve
+                                 ? self.is_non_overlapping_and_dense()
+                                 : wanted == at::MemoryFormat::Contiguous && self.is_contiguous();
+  const bool whole =
+      keeps_strides && self.storage_offset() == 0 && self.sizes() == r.dma_sizes && self.strides() == r.dma_strides;
+  auto copy = whole ? make_tensor(self.device().index(), self.sizes(), self.strides(), self.scalar_type(), r.layout)
+                    : at::empty_like(self, self.options(), wanted);
+  copy_from(self, copy, false);
+  return copy;
+}
+
 at::Tensor& zero(at::Tensor& self) { return fill_scalar(self, 0); }
 
 }  // namespace
@@ -110,13 +163,15 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   const auto src = self.sizes() == dst.sizes() ? self : self.expand(dst.sizes());
   const bool from_spyre = src.is_privateuseone(), to_spyre = dst.is_privateuseone();
   if (!from_spyre && to_spyre) {
-    copy_in(src.is_cpu() ? src : src.cpu(), dst);
+    copy_in(src.is_cpu() ? src : src.cpu(), dst, non_blocking);
   } else if (from_spyre && !to_spyre) {
     if (dst.is_cpu()) {
-      copy_out(src, dst);
+      copy_out(src, dst, non_blocking);
     } else {
       dst.copy_(src.cpu());
     }
+  } else if (clones_storage(src, dst)) {
+    clone_storage(src.storage(), dst.storage());
   } else if (src.device() == dst.device() && !speaks_bytes(src) && !speaks_bytes(dst)) {
     copy_on_device(src, dst, non_blocking);
   } else {
@@ -134,6 +189,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("fill_.Scalar", TORCH_FN(fill_scalar));
   m.impl("fill_.Tensor", TORCH_FN(fill_tensor));
   m.impl("zero_", TORCH_FN(zero));
+  m.impl("clone", TORCH_FN(clone));
 }
 
 }  // namespace spyre

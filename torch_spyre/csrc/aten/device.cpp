@@ -3,67 +3,55 @@
 
 #include <c10/util/Exception.h>
 #include <pthread.h>
+#include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
-#include <set>
-#include <sstream>
-#include <string>
 
+#include "enumerate.h"
 #include "errors.h"
 
 namespace spyre {
 namespace {
 
-constexpr int kMaxDevices = 64;
 constexpr int kPoolStreams = 32;
 
 std::array<std::atomic<card::Card*>, kMaxDevices> cards{};
 std::mutex open_mutex;
 std::atomic<bool> bad_fork{false};
-thread_local c10::DeviceIndex current_index = 0;
-thread_local std::array<int8_t, kMaxDevices> current_stream_id{};
+thread_local c10::DeviceIndex current_index = -1;  // nothing chosen yet: LOCAL_RANK says
+thread_local std::array<int8_t, kMaxDevices> current_streams{};
 std::array<std::atomic<uint32_t>, kMaxDevices> next_low{}, next_high{};
+
+/// DMA rates of the device description. Needs the GIL, so it must not be called with a lock held.
+card::DmaTiming described_timing() {
+  if (!Py_IsInitialized()) return {};
+  pybind11::gil_scoped_acquire gil;
+  const auto description = pybind11::module_::import("torch_spyre.perf.device").attr("load")();
+  const auto value = [&](const char* key) { return description[key].cast<double>(); };
+  return {value("pcie.latency") * 1e3, value("pcie.bandwidth_in"), value("pcie.bandwidth_out")};  // us, GB/s
+}
 
 void after_fork_in_child() {
   if (any_open()) bad_fork = true;
 }
 
-int read_world_size() {
-  const char* text = std::getenv("AIU_WORLD_SIZE");
-  if (!text) return 1;
-  return std::clamp(std::atoi(text), 0, kMaxDevices);
-}
-
-/// SPYRE_DEVICES: comma list of cards to show; duplicates and cards that do not exist are dropped.
-int count_listed(const char* text, int total) {
-  std::set<int> listed;
-  std::istringstream in(text);
-  for (std::string item; std::getline(in, item, ',');) {
-    char* end = nullptr;
-    const long index = std::strtol(item.c_str(), &end, 10);
-    if (end != item.c_str() && index >= 0 && index < total) listed.insert(static_cast<int>(index));
-  }
-  return static_cast<int>(listed.size());
-}
-
-int read_device_count() {
-  const int total = read_world_size();
-  const char* listed = std::getenv("SPYRE_DEVICES");
-  return listed && *listed ? count_listed(listed, total) : total;
-}
-
 }  // namespace
 
-c10::DeviceIndex device_count() {
-  static const auto count = static_cast<c10::DeviceIndex>(read_device_count());
-  return count;
+c10::DeviceIndex device_count() { return static_cast<c10::DeviceIndex>(visible_cards().size()); }
+
+c10::DeviceIndex device_count_or_zero() noexcept {
+  try {
+    return device_count();
+  } catch (...) {
+    return 0;
+  }
 }
 
-c10::DeviceIndex current_device() { return current_index; }
+c10::DeviceIndex current_device() {
+  return current_index == -1 ? static_cast<c10::DeviceIndex>(default_device()) : current_index;
+}
 
 void set_current_device(c10::DeviceIndex index) {
   TORCH_CHECK(index >= 0 && index < device_count(), "Device index ", static_cast<int>(index), " out of range [0, ",
@@ -72,7 +60,7 @@ void set_current_device(c10::DeviceIndex index) {
 }
 
 c10::DeviceIndex resolve_device(c10::DeviceIndex index) {
-  if (index == -1) return current_index;
+  if (index == -1) return current_device();
   TORCH_CHECK(index >= 0 && index < device_count(), "Device index ", static_cast<int>(index), " out of range [0, ",
               static_cast<int>(device_count()), ")");
   return index;
@@ -98,12 +86,21 @@ card::Card& card_of(c10::DeviceIndex index) {
           "'spawn' method (multiprocessing.set_start_method('spawn'))");
   }
   if (auto* card = cards[index].load(std::memory_order_acquire)) return *card;
+  if (index >= device_count()) {
+    raise(
+        "InvalidArgument",
+        c10::str("Device index out of bounds. logical_device_id=", static_cast<int>(index),
+                 ", number of visible devices=", static_cast<int>(device_count()),
+                 "; LOCAL_RANK names the device of a process that did not choose one, AIU_WORLD_SIZE how many exist"));
+  }
+  const auto timing = described_timing();
   std::lock_guard lock(open_mutex);
   if (!cards[index]) {
     // The card is never closed: tensors may outlive every static of this library.
     static std::once_flag fork_hook;
     std::call_once(fork_hook, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
-    cards[index].store(on_card([&] { return card::Card::open(index); }).release(), std::memory_order_release);
+    cards[index].store(on_card([&] { return card::Card::open(visible_cards()[index], timing); }).release(),
+                       std::memory_order_release);
   }
   return *cards[index];
 }
@@ -112,10 +109,24 @@ void synchronize_device(c10::DeviceIndex index) {
   if (is_open(index)) on_card([&] { card_of(index).synchronize(); });
 }
 
-bool device_idle(c10::DeviceIndex index) { return !is_open(index) || card_of(index).idle(); }
+void synchronize_stream(c10::Stream stream) {
+  const auto index = stream.device_index();
+  if (is_open(index)) on_card([&] { card_of(index).synchronize(static_cast<int>(stream.id())); });
+}
+
+bool stream_idle(c10::Stream stream) {
+  const auto index = stream.device_index();
+  return !is_open(index) || on_card([&] { return card_of(index).query(static_cast<int>(stream.id())); });
+}
+
+void reset_device(c10::DeviceIndex index) {
+  if (is_open(index)) on_card([&] { card_of(index).reset(); });
+}
+
+int current_stream_id(c10::DeviceIndex index) { return current_streams[index]; }
 
 c10::Stream current_stream(c10::DeviceIndex index) {
-  return c10::Stream(c10::Stream::UNSAFE, spyre_device(index), current_stream_id[index]);
+  return c10::Stream(c10::Stream::UNSAFE, spyre_device(index), current_streams[index]);
 }
 
 c10::Stream default_stream(c10::DeviceIndex index) { return c10::Stream(c10::Stream::UNSAFE, spyre_device(index), 0); }
@@ -128,9 +139,11 @@ c10::Stream stream_from_pool(c10::DeviceIndex index, int priority) {
 }
 
 c10::Stream exchange_stream(c10::Stream stream) {
-  const auto index = stream.device_index();
+  const auto index = resolve_device(stream.device_index());
+  TORCH_CHECK(stream.id() >= 0 && stream.id() < card::kStreams, "stream ", stream.id(),
+              " does not exist; a card has 0..", card::kStreams - 1);
   const auto previous = current_stream(index);
-  current_stream_id[index] = static_cast<int8_t>(stream.id());
+  current_streams[index] = static_cast<int8_t>(stream.id());
   return previous;
 }
 

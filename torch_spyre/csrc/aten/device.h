@@ -11,7 +11,9 @@
 
 namespace spyre {
 
+/// Raises if the environment does not say how many there are; the other form then gives 0.
 c10::DeviceIndex device_count();
+c10::DeviceIndex device_count_or_zero() noexcept;
 c10::DeviceIndex current_device();
 void set_current_device(c10::DeviceIndex index);
 /// -1 and absent mean the current device; anything else out of range raises.
@@ -25,11 +27,17 @@ bool any_open();
 /// True in a child forked after a card was opened: the card's threads did not come along.
 bool in_bad_fork();
 
-/// Waits for everything queued on the device; nothing to do if its card is not open.
+/// These wait and raise the error of work that failed; nothing to do if the card is not open.
 void synchronize_device(c10::DeviceIndex index);
-bool device_idle(c10::DeviceIndex index);
+void synchronize_stream(c10::Stream stream);
+/// True if everything submitted to the stream is done; raises the error of work that failed.
+bool stream_idle(c10::Stream stream);
+/// Forgets errors and injected faults of the card.
+void reset_device(c10::DeviceIndex index);
 
 /// Streams: id 0 is the default, 1-32 the low-priority pool, 33-64 the high-priority pool, handed out round-robin.
+/// Each thread has its own current stream on each device; launches and copies go there.
+int current_stream_id(c10::DeviceIndex index);
 c10::Stream current_stream(c10::DeviceIndex index);
 c10::Stream default_stream(c10::DeviceIndex index);
 c10::Stream stream_from_pool(c10::DeviceIndex index, int priority);

@@ -41,30 +41,40 @@ bool dma_converts(c10::ScalarType from, c10::ScalarType to) {
 }
 
 void dma_in(const void* host, c10::ScalarType host_dtype, c10::IntArrayRef host_stride, const StorageRecord& record,
-            c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset) {
+            c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, std::shared_ptr<const void> keep) {
   auto& card = card_of(record.device);
+  const int stream = current_stream_id(record.device);
   const auto device = device_tensor(record, stride, offset);
   if (host_dtype == at::kByte) {
     const auto words = as_words(host, size, host_stride);
-    on_card([&] { card.dma_in(host_tensor(words.data_ptr(), device.format, size, words.strides()), device); });
+    on_card([&] {
+      card.dma_in(host_tensor(words.data_ptr(), device.format, size, words.strides()), device, true, stream);
+    });
     return;
   }
   const auto format = static_cast<int>(host_format(host_dtype));
-  on_card([&] { card.dma_in(host_tensor(host, format, size, host_stride), device); });
+  const bool blocking = keep == nullptr;
+  on_card(
+      [&] { card.dma_in(host_tensor(host, format, size, host_stride), device, blocking, stream, std::move(keep)); });
 }
 
 void dma_out(const StorageRecord& record, c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, void* host,
-             c10::ScalarType host_dtype, c10::IntArrayRef host_stride) {
+             c10::ScalarType host_dtype, c10::IntArrayRef host_stride, std::shared_ptr<const void> keep) {
   auto& card = card_of(record.device);
+  const int stream = current_stream_id(record.device);
   const auto device = device_tensor(record, stride, offset);
   if (host_dtype == at::kByte) {
     auto words = at::empty(size, at::TensorOptions().dtype(at::kInt));
-    on_card([&] { card.dma_out(device, host_tensor(words.data_ptr(), device.format, size, words.strides())); });
+    on_card([&] {
+      card.dma_out(device, host_tensor(words.data_ptr(), device.format, size, words.strides()), true, stream);
+    });
     at::from_blob(host, size, host_stride, at::TensorOptions().dtype(at::kByte)).copy_(words);
     return;
   }
   const auto format = static_cast<int>(host_format(host_dtype));
-  on_card([&] { card.dma_out(device, host_tensor(host, format, size, host_stride)); });
+  const bool blocking = keep == nullptr;
+  on_card(
+      [&] { card.dma_out(device, host_tensor(host, format, size, host_stride), blocking, stream, std::move(keep)); });
 }
 
 }  // namespace spyre

@@ -112,7 +112,7 @@ void LaunchPlan::check() const {
 Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs) const {
   Outputs results;
   for (const auto& o : outputs) results.push_back(make_tensor(device, o.size, o.stride, o.dtype, o.layout));
-  // The pool may return to the allocator at once: whoever gets its memory next is queued behind this launch.
+  // The pool may return to the allocator at once: the work of whoever gets its memory next waits for it.
   c10::DataPtr pool;
   if (pool_bytes > 0) {
     const std::vector<int64_t> size{static_cast<int64_t>(pool_bytes)};
@@ -148,7 +148,7 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
   }
   on_card([&] {
     card_of(device).launch(program, std::span<const card::Buffer>(buffers.data(), buffers.size()),
-                           std::span<const card::Scalar>(values.data(), values.size()));
+                           std::span<const card::Scalar>(values.data(), values.size()), current_stream_id(device));
   });
   return results;
 }

@@ -79,7 +79,7 @@ struct LaunchPlan {
 
   /// Raises InvalidArgument if bindings and scalars do not fit the program.
   void check() const;
-  /// Allocates the outputs and queues the program on `device`.
+  /// Allocates the outputs and queues the program on the current stream of `device`.
   Outputs run(c10::DeviceIndex device, std::span<const Operand> inputs) const;
 };
 

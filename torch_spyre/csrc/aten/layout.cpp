@@ -21,11 +21,11 @@ namespace {
 
 struct FormatRow {
   const char* name;
-  int64_t elems;
+  int64_t bytes, elems;
 };
 
 constexpr FormatRow kFormats[] = {
-#define FORMAT(code, name, bytes, elems) {#name, elems},
+#define FORMAT(code, name, bytes, elems) {#name, bytes, elems},
 #include "spyre/formats.def"
 #undef FORMAT
 };
@@ -62,6 +62,8 @@ void append(std::ostream& out, const std::vector<int64_t>& values) {
 }  // namespace
 
 const char* format_name(DataFormats format) { return kFormats[static_cast<int>(format)].name; }
+
+int64_t element_bytes(DataFormats format) { return kFormats[static_cast<int>(format)].bytes; }
 
 int64_t elems_per_stick(DataFormats format) { return kFormats[static_cast<int>(format)].elems; }
 

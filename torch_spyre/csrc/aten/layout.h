@@ -25,6 +25,8 @@ enum class ElementArrangement : int { STANDARD = 0, DL16_TO_FP32 = 1, QFP8CH = 2
 constexpr int64_t kStickBytes = 128;
 
 const char* format_name(DataFormats format);
+/// Bytes of one element; 0 for formats that this card never stores.
+int64_t element_bytes(DataFormats format);
 /// Elements per 128-byte stick; 0 for formats without stick geometry.
 int64_t elems_per_stick(DataFormats format);
 /// Format of the dtype on the host side of a DMA; INVALID if the device has no such dtype.

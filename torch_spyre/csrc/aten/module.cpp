@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "device.h"
+#include "errors.h"
 #include "generator.h"
 #include "python_objects.h"
 #include "storage.h"
@@ -92,7 +93,24 @@ void bind_device(py::module_& m) {
   m.def("is_in_bad_fork", &in_bad_fork);
   m.def("synchronize", &synchronize, py::arg("device") = py::none());
   m.def("total_memory", [](int device) { return card_of(checked(device)).total_bytes(); }, py::arg("device") = -1);
-  m.def("_clear_error", [](int device) { card_of(checked(device)).clear_error(); }, py::arg("device") = -1);
+  m.def(
+      "reset",
+      [](int device) {
+        const auto index = checked(device);
+        py::gil_scoped_release no_gil;
+        reset_device(index);
+      },
+      py::arg("device") = -1, "Clears errors and injected faults of a card, after its queued work.");
+  m.def(
+      "clock_ns", [](int device) { return card_of(checked(device)).clock_ns(); }, py::arg("device") = -1,
+      "When all work submitted so far is done on the device clock.");
+  m.def(
+      "_inject_fault",
+      [](const std::string& kind, int64_t nth, int device) {
+        on_card([&] { card_of(checked(device)).inject_fault(card::fault_named(kind), nth); });
+      },
+      py::arg("kind"), py::arg("nth") = 1, py::arg("device") = -1,
+      "Fails the nth next 'allocation', 'dma' or 'launch', or loses the card at the nth next dma or launch.");
   m.def("_spyre_get_allocator_stats", &allocator_stats, py::arg("device"));
   m.def(
       "_spyre_reset_accumulated_stats", [](int device) { device_allocator()->resetAccumulatedStats(checked(device)); },
@@ -112,5 +130,6 @@ PYBIND11_MODULE(_C, m) {
   spyre::bind_device(m);
   spyre::bind_launch(m);
   spyre::bind_eager(m);
+  spyre::bind_monitor(m);
   spyre::register_structured_ops();
 }

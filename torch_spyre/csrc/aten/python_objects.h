@@ -11,6 +11,7 @@ void bind_layout(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
 void bind_launch(pybind11::module_& m);
 void bind_eager(pybind11::module_& m);
+void bind_monitor(pybind11::module_& m);
 void register_structured_ops();
 
 /// ("input", i) | ("output", j) | ("pool", 0) | ("constant", k)

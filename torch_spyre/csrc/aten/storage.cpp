@@ -91,7 +91,7 @@ at::Tensor read_host_bytes(const c10::Storage& storage) {
   if (r.bytes == 0) return bytes;
   if (!r.layout) {
     auto out = std::as_writable_bytes(std::span(static_cast<uint8_t*>(bytes.data_ptr()), nbytes));
-    on_card([&] { card_of(r.device).read(r.address, out); });
+    on_card([&] { card_of(r.device).read(r.address, out, current_stream_id(r.device)); });
     return bytes;
   }
   // In the shape it was laid out with: a padded tensor has no elements between its rows.
@@ -105,12 +105,26 @@ void write_host_bytes(const c10::Storage& storage, const at::Tensor& bytes) {
   if (!r.layout) {
     const auto n = std::min<size_t>(bytes.numel(), storage.nbytes());
     auto in = std::as_bytes(std::span(static_cast<const uint8_t*>(bytes.data_ptr()), n));
-    on_card([&] { card_of(r.device).write(r.address, in); });
+    on_card([&] { card_of(r.device).write(r.address, in, current_stream_id(r.device)); });
     return;
   }
   auto whole = zero_bytes(host_span(r.dma_sizes, r.dma_strides) * static_cast<int64_t>(c10::elementSize(r.host_dtype)));
   std::memcpy(whole.data_ptr(), bytes.data_ptr(), std::min(bytes.numel(), whole.numel()));
   dma_in(whole.data_ptr(), r.host_dtype, r.dma_strides, r, r.dma_sizes, r.dma_strides, 0);
+}
+
+void clone_storage(const c10::Storage& source, const c10::Storage& target) {
+  const auto& from = record_of(source.data_ptr());
+  const auto device = target.device().index();
+  auto* impl = target.unsafeGetStorageImpl();
+  impl->set_data_ptr_noswap(
+      allocate(device, from.bytes, from.layout, from.host_dtype, from.dma_sizes, from.dma_strides));
+  impl->set_nbytes(source.nbytes());
+  if (from.bytes == 0) return;
+  const auto& to = record_of(target.data_ptr());
+  std::vector<std::byte> bytes(from.bytes);
+  on_card([&] { card_of(from.device).read(from.address, bytes, current_stream_id(from.device)); });
+  on_card([&] { card_of(device).write(to.address, bytes, current_stream_id(device)); });
 }
 
 void relayout_storage(const c10::Storage& storage, LayoutPtr layout, c10::ScalarType dtype, c10::IntArrayRef size,

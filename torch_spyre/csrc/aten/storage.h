@@ -56,6 +56,8 @@ at::Tensor make_view(const at::TensorBase& base, c10::IntArrayRef size, c10::Int
 /// Whole storage as host bytes in host order (a CPU uint8 tensor of storage nbytes), and back.
 at::Tensor read_host_bytes(const c10::Storage& storage);
 void write_host_bytes(const c10::Storage& storage, const at::Tensor& bytes);
+/// Makes `target`, a storage of plain bytes, the same as `source`: layout and card bytes. They may be on two cards.
+void clone_storage(const c10::Storage& source, const c10::Storage& target);
 /// Gives the storage another layout (null: plain bytes), size and dtype, keeping the host bytes it holds.
 void relayout_storage(const c10::Storage& storage, LayoutPtr layout, c10::ScalarType dtype, c10::IntArrayRef size,
                       c10::IntArrayRef stride, size_t nbytes);

@@ -71,7 +71,7 @@ DmaArgs dma_args(const py::buffer_info& info, std::optional<int> format, uint64_
 }
 
 void launch(Card& card, std::shared_ptr<const Program> program, const std::vector<std::pair<uint64_t, uint64_t>>& args,
-            const py::list& scalars) {
+            const py::list& scalars, int stream) {
   std::vector<Buffer> buffers;
   for (auto [address, bytes] : args) buffers.push_back({address, bytes});
   std::vector<Scalar> values(scalars.size());
@@ -82,7 +82,7 @@ void launch(Card& card, std::shared_ptr<const Program> program, const std::vecto
       values[s].i = scalars[s].cast<int64_t>();
   }
   py::gil_scoped_release release;
-  card.launch(std::move(program), buffers, values);
+  card.launch(std::move(program), buffers, values, stream);
 }
 
 py::dict counters(const Card& card) {
@@ -97,6 +97,10 @@ py::dict counters(const Card& card) {
   d["ring_bytes"] = c.ring_bytes;
   d["dma_in_bytes"] = c.dma_in_bytes;
   d["dma_out_bytes"] = c.dma_out_bytes;
+  d["page_reclaims"] = c.page_reclaims;
+  d["compute_ns"] = c.compute_ns;
+  d["dma_in_ns"] = c.dma_in_ns;
+  d["dma_out_ns"] = c.dma_out_ns;
   return d;
 }
 
@@ -116,6 +120,7 @@ void bind_program(py::module_& m) {
              if (i < 0 || i >= p.n_args()) throw py::index_error("argument " + std::to_string(i));
              return p.arg_bytes(i);
            })
+      .def_property_readonly("duration_ns", &Program::duration_ns)
       .def("disassemble", &Program::disassemble);
 }
 
@@ -124,64 +129,91 @@ void bind_dma(py::class_<Card>& card) {
       "dma_in",
       [](Card& c, const py::buffer& array, uint64_t address, int device_format, const Ints& device_size,
          const Ints& stride_map, int64_t host_offset, const std::optional<Ints>& host_stride, std::optional<int> format,
-         bool whole_storage, bool blocking) {
+         bool whole_storage, bool blocking, int stream) {
         py::buffer_info info = array.request();
         DmaArgs a = dma_args(info, format, address, device_format, device_size, stride_map, host_offset, host_stride,
                              whole_storage);
         py::gil_scoped_release release;
-        c.dma_in(a.host, a.device, blocking);
+        c.dma_in(a.host, a.device, blocking, stream);
       },
       "Copies an array into a device storage. With blocking=False keep the array alive until synchronize().",
       py::arg("array"), py::arg("address"), py::arg("device_format"), py::arg("device_size"), py::arg("stride_map"),
       py::kw_only(), py::arg("host_offset") = 0, py::arg("host_stride") = py::none(), py::arg("format") = py::none(),
-      py::arg("whole_storage") = false, py::arg("blocking") = true);
+      py::arg("whole_storage") = false, py::arg("blocking") = true, py::arg("stream") = 0);
   card.def(
       "dma_out",
       [](Card& c, uint64_t address, int device_format, const Ints& device_size, const Ints& stride_map,
          const py::buffer& array, int64_t host_offset, const std::optional<Ints>& host_stride,
-         std::optional<int> format, bool blocking) {
+         std::optional<int> format, bool blocking, int stream) {
         py::buffer_info info = array.request(true);
         DmaArgs a =
             dma_args(info, format, address, device_format, device_size, stride_map, host_offset, host_stride, false);
         py::gil_scoped_release release;
-        c.dma_out(a.device, a.host, blocking);
+        c.dma_out(a.device, a.host, blocking, stream);
       },
-      "Copies a view of a device storage into a writable array.", py::arg("address"), py::arg("device_format"),
-      py::arg("device_size"), py::arg("stride_map"), py::arg("array"), py::kw_only(), py::arg("host_offset") = 0,
-      py::arg("host_stride") = py::none(), py::arg("format") = py::none(), py::arg("blocking") = true);
+      "Copies a view of a device storage into a writable array; see dma_in for blocking=False.", py::arg("address"),
+      py::arg("device_format"), py::arg("device_size"), py::arg("stride_map"), py::arg("array"), py::kw_only(),
+      py::arg("host_offset") = 0, py::arg("host_stride") = py::none(), py::arg("format") = py::none(),
+      py::arg("blocking") = true, py::arg("stream") = 0);
+}
+
+void bind_streams(py::class_<Card>& card) {
+  using NoGil = py::call_guard<py::gil_scoped_release>;
+  card.def("record", &Card::record, py::arg("stream") = 0)
+      .def("wait", &Card::wait, py::arg("stream"), py::arg("marker"))
+      .def("complete", &Card::complete, py::arg("marker"))
+      .def("synchronize", py::overload_cast<>(&Card::synchronize), NoGil())
+      .def("synchronize", py::overload_cast<int>(&Card::synchronize), py::arg("stream"), NoGil())
+      .def("synchronize", py::overload_cast<const Marker&>(&Card::synchronize), py::arg("marker"), NoGil())
+      .def("query", &Card::query, py::arg("stream") = 0)
+      .def("idle", &Card::idle)
+      .def("reset", &Card::reset, NoGil())
+      .def(
+          "inject_fault", [](Card& c, const std::string& kind, int64_t nth) { c.inject_fault(fault_named(kind), nth); },
+          py::arg("kind"), py::arg("nth") = 1)
+      .def("clock_ns", &Card::clock_ns);
 }
 
 void bind_card(py::module_& m) {
+  py::class_<Marker>(m, "Marker", py::module_local())
+      .def_readonly("stream", &Marker::stream)
+      .def_readonly("sequence", &Marker::sequence)
+      .def_readonly("time_ns", &Marker::time_ns);
   py::class_<Card> card(m, "Card", py::module_local());
   card.def(py::init([](int index) { return Card::open(index); }), py::arg("index") = 0)
       .def("allocate", &Card::allocate, py::arg("bytes"))
+      .def("record_use", &Card::record_use, py::arg("address"), py::arg("stream"))
+      .def("trim", &Card::trim, py::call_guard<py::gil_scoped_release>())
       .def("free", &Card::free, py::arg("address"))
       .def_property_readonly("allocated_bytes", &Card::allocated_bytes)
       .def_property_readonly("total_bytes", &Card::total_bytes)
-      .def("write",
-           [](Card& c, uint64_t address, const py::bytes& bytes) {
-             std::string_view view = bytes;
-             py::gil_scoped_release release;
-             c.write(address, std::as_bytes(std::span(view.data(), view.size())));
-           })
-      .def("read",
-           [](Card& c, uint64_t address, size_t n) {
-             if (n > kSegmentBytes)
-               throw Error("InvalidArgument", "read of " + std::to_string(n) + " bytes exceeds a segment");
-             std::string bytes(n, '\0');
-             {
-               py::gil_scoped_release release;
-               c.read(address, std::as_writable_bytes(std::span(bytes.data(), n)));
-             }
-             return py::bytes(bytes);
-           })
+      .def(
+          "write",
+          [](Card& c, uint64_t address, const py::bytes& bytes, int stream) {
+            std::string_view view = bytes;
+            py::gil_scoped_release release;
+            c.write(address, std::as_bytes(std::span(view.data(), view.size())), stream);
+          },
+          py::arg("address"), py::arg("bytes"), py::arg("stream") = 0)
+      .def(
+          "read",
+          [](Card& c, uint64_t address, size_t n, int stream) {
+            if (n > kSegmentBytes)
+              throw Error("InvalidArgument", "read of " + std::to_string(n) + " bytes exceeds a segment");
+            std::string bytes(n, '\0');
+            {
+              py::gil_scoped_release release;
+              c.read(address, std::as_writable_bytes(std::span(bytes.data(), n)), stream);
+            }
+            return py::bytes(bytes);
+          },
+          py::arg("address"), py::arg("n"), py::arg("stream") = 0)
       .def("launch", &launch, py::arg("program"), py::arg("args"), py::arg("scalars") = py::list(),
+           py::arg("stream") = 0,
            "Queues a program. args: (address, bytes) pairs; scalars: int or float, as the program declares.")
-      .def("synchronize", &Card::synchronize, py::call_guard<py::gil_scoped_release>())
-      .def("idle", &Card::idle)
-      .def("clear_error", &Card::clear_error, py::call_guard<py::gil_scoped_release>())
       .def("counters", &counters);
   bind_dma(card);
+  bind_streams(card);
 }
 
 }  // namespace

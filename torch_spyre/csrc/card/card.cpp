@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One card: memory, cores and queue behind the public interface.
+// One card: memory, cores and streams behind the public interface.
 #include "spyre/card.h"
 
 #include <atomic>
@@ -8,6 +8,7 @@
 
 #include "dma.h"
 #include "exec.h"
+#include "faults.h"
 #include "memory.h"
 #include "program.h"
 #include "queue.h"
@@ -15,75 +16,162 @@
 namespace spyre::card {
 namespace {
 
+/// The fault that was injected for a command when it was submitted; it strikes when the command runs.
+enum class Strike : uint8_t { none, fault, lost };
+
+void suffer(Strike strike, const char* what) {
+  if (strike == Strike::lost)
+    throw Error("DeviceLost", std::string("the card stopped answering during a ") + what +
+                                  " (injected fault); torch.spyre.reset() opens it again");
+  if (strike == Strike::fault)
+    throw Error("DeviceFault", std::string("a ") + what + " failed (injected fault); torch.spyre.reset() clears it");
+}
+
 class CardImpl final : public Card {
  public:
-  uint64_t allocate(uint64_t bytes) override { return memory_.allocate(bytes); }
+  explicit CardImpl(const DmaTiming& timing) : timing_(timing), memory_(progress_), queue_(progress_) {}
 
-  void free(uint64_t address) override { release(memory_.free(address)); }
+  uint64_t allocate(uint64_t bytes) override {
+    queue_.throw_lost();
+    if (faults_.strike(Fault::allocation))
+      throw Error("OutOfMemory", "allocation of " + std::to_string(bytes) + " bytes failed (injected fault)");
+    return memory_.allocate(bytes);
+  }
+
+  void free(uint64_t address) override {
+    if (memory_.free(address)) queue_.if_idle([&] { memory_.reclaim(); });
+  }
+  void record_use(uint64_t address, int stream) override { used(address, 0, stream, "record_use"); }
+  void trim() override {
+    queue_.when_idle([&] { memory_.reclaim(); });
+  }
   uint64_t allocated_bytes() const override { return memory_.allocated_bytes(); }
   uint64_t total_bytes() const override { return Memory::total_bytes(); }
 
-  void dma_in(const HostTensor& src, const DeviceTensor& dst, bool blocking) override {
-    DmaPlan plan = checked_plan(src, dst, true);
-    if (plan.empty) return;
-    commit(dst.address, plan.storage_bytes);
-    transfer(plan, true, blocking);
+  void dma_in(const HostTensor& src, const DeviceTensor& dst, bool blocking, int stream,
+              std::shared_ptr<const void> keep) override {
+    DmaPlan plan = plan_dma(src, dst, true);
+    if (!plan.empty) transfer(plan, true, blocking, stream, std::move(keep));
   }
 
-  void dma_out(const DeviceTensor& src, const HostTensor& dst, bool blocking) override {
-    DmaPlan plan = checked_plan(dst, src, false);
-    if (!plan.empty) transfer(plan, false, blocking);
+  void dma_out(const DeviceTensor& src, const HostTensor& dst, bool blocking, int stream,
+               std::shared_ptr<const void> keep) override {
+    DmaPlan plan = plan_dma(dst, src, false);
+    if (!plan.empty) transfer(plan, false, blocking, stream, std::move(keep));
   }
 
-  void write(uint64_t address, std::span<const std::byte> bytes) override {
-    memory_.check(address, bytes.size(), "write");
+  void write(uint64_t address, std::span<const std::byte> bytes, int stream) override {
+    std::vector<Point> after = used(address, bytes.size(), stream, "write");
     commit(address, bytes.size());
-    queue_.run_now([&] { std::memcpy(memory_.at(address), bytes.data(), bytes.size()); });
+    transfer_now(true, bytes.size(), stream, std::move(after),
+                 [&] { std::memcpy(memory_.at(address), bytes.data(), bytes.size()); });
   }
 
-  void read(uint64_t address, std::span<std::byte> bytes) override {
-    memory_.check(address, bytes.size(), "read");
-    queue_.run_now([&] { std::memcpy(bytes.data(), memory_.at(address), bytes.size()); });
+  void read(uint64_t address, std::span<std::byte> bytes, int stream) override {
+    std::vector<Point> after = used(address, bytes.size(), stream, "read");
+    transfer_now(false, bytes.size(), stream, std::move(after),
+                 [&] { std::memcpy(bytes.data(), memory_.at(address), bytes.size()); });
   }
 
-  void launch(std::shared_ptr<const Program> program, std::span<const Buffer> args,
-              std::span<const Scalar> scalars) override;
+  void launch(std::shared_ptr<const Program> program, std::span<const Buffer> args, std::span<const Scalar> scalars,
+              int stream) override;
+
+  Marker record(int stream) override { return queue_.record(checked(stream)); }
+  void wait(int stream, const Marker& marker) override {
+    if (marker.sequence > progress_.tail(checked(marker.stream)).sequence)
+      throw Error("InvalidArgument", "wait: a marker that was not recorded on this card");
+    queue_.wait(checked(stream), marker);
+  }
+  void wait_until(int stream, uint64_t time_ns) override { queue_.wait_until(checked(stream), time_ns); }
+  bool complete(const Marker& marker) const override { return progress_.done({marker.stream, marker.sequence}); }
+  void synchronize(const Marker& marker) override { queue_.synchronize(marker); }
+  void synchronize(int stream) override { queue_.synchronize(checked(stream)); }
   void synchronize() override { queue_.synchronize(); }
+  bool query(int stream) const override {
+    bool done = progress_.done(progress_.tail(checked(stream)));
+    queue_.throw_sticky(stream);
+    return done;
+  }
   bool idle() const override { return queue_.idle(); }
-  void clear_error() override { queue_.clear_error(); }
 
+  void reset() override {
+    queue_.reset();
+    faults_.disarm();
+  }
+  void inject_fault(Fault fault, int64_t nth) override { faults_.arm(fault, nth); }
+
+  uint64_t clock_ns() const override { return queue_.clock().latest(); }
   Counters counters() const override {
-    std::lock_guard lock(counters_mutex_);
-    return counters_;
+    Counters c;
+    {
+      std::lock_guard lock(counters_mutex_);
+      c = counters_;
+    }
+    Clock clock = queue_.clock();
+    c.compute_ns = clock.busy(Engine::compute);
+    c.dma_in_ns = clock.busy(Engine::dma_in);
+    c.dma_out_ns = clock.busy(Engine::dma_out);
+    return c;
   }
 
  private:
   class LaunchCommand;
   class DmaCommand;
-  class ReleaseCommand;
 
-  DmaPlan checked_plan(const HostTensor& host, const DeviceTensor& device, bool to_device) {
-    DmaPlan plan = plan_dma(host, device, to_device);
-    if (!plan.empty) memory_.check(plan.storage_address, plan.storage_bytes, to_device ? "dma_in" : "dma_out");
-    return plan;
+  static int checked(int stream) {
+    if (stream < 0 || stream >= kStreams)
+      throw Error("InvalidArgument",
+                  "stream " + std::to_string(stream) + "; a card has streams 0.." + std::to_string(kStreams - 1));
+    return stream;
   }
 
-  void transfer(const DmaPlan& plan, bool to_device, bool blocking);
-  void run_transfer(const DmaPlan& plan, bool to_device) {
-    run_dma(plan, to_device, memory_.at(0));
+  std::vector<Point> used(uint64_t address, uint64_t bytes, int stream, const char* what) {
+    std::vector<Point> after;
+    memory_.use(address, bytes, checked(stream), what, after);
+    return after;
+  }
+
+  Cost dma_cost(bool to_device, uint64_t bytes) const {
+    double rate = to_device ? timing_.in_bytes_per_ns : timing_.out_bytes_per_ns;
+    return {to_device ? Engine::dma_in : Engine::dma_out,
+            static_cast<uint64_t>(timing_.latency_ns + static_cast<double>(bytes) / rate)};
+  }
+
+  Strike strike(Fault fault) {
+    if (faults_.strike(Fault::device_lost)) return Strike::lost;
+    return faults_.strike(fault) ? Strike::fault : Strike::none;
+  }
+
+  void transfer(const DmaPlan& plan, bool to_device, bool blocking, int stream, std::shared_ptr<const void> keep);
+
+  template <class Copy>
+  void transfer_now(bool to_device, uint64_t bytes, int stream, std::vector<Point> after, Copy&& copy) {
+    Strike fate = strike(Fault::dma);
+    auto run = [&] {
+      suffer(fate, "transfer");
+      copy();
+      count_dma(to_device, bytes);
+    };
+    queue_.run_now(stream, run, dma_cost(to_device, bytes), std::move(after));
+  }
+
+  void count_dma(bool to_device, uint64_t bytes) {
     std::lock_guard lock(counters_mutex_);
-    (to_device ? counters_.dma_in_bytes : counters_.dma_out_bytes) += plan.bytes;
+    (to_device ? counters_.dma_in_bytes : counters_.dma_out_bytes) += bytes;
   }
 
   /// Accounts for a coming write; gives back freed pages if the host budget is reached.
   void commit(uint64_t address, uint64_t bytes) {
     if (memory_.commit(address, bytes)) return;
-    release(memory_.reclaim());
+    trim();
+    {
+      std::lock_guard lock(counters_mutex_);
+      ++counters_.page_reclaims;
+    }
     if (!memory_.commit(address, bytes)) memory_.throw_budget(bytes);
   }
-  void release(std::vector<Range> ranges);
 
-  void add(const Counters& c) {
+  void count_launch(const Counters& c) {
     std::lock_guard lock(counters_mutex_);
     ++counters_.launches;
     counters_.instructions += c.instructions;
@@ -94,8 +182,11 @@ class CardImpl final : public Card {
     counters_.ring_bytes += c.ring_bytes;
   }
 
+  DmaTiming timing_;
+  Progress progress_;
   Memory memory_;
   Executor executor_;
+  Faults faults_;
   mutable std::mutex counters_mutex_;
   Counters counters_;
   Queue queue_;  // last: its worker uses everything above and must stop first
@@ -109,10 +200,12 @@ class CardImpl::LaunchCommand final : public Command {
     launch.proof = proof_.get();
   }
   void run() override {
+    suffer(fate, "launch");
     card_.executor_.run(launch);
-    card_.add(proof_->counters);
+    card_.count_launch(proof_->counters);
   }
   Launch launch;
+  Strike fate = Strike::none;
 
  private:
   CardImpl& card_;
@@ -122,38 +215,32 @@ class CardImpl::LaunchCommand final : public Command {
 
 class CardImpl::DmaCommand final : public Command {
  public:
-  DmaCommand(CardImpl& card, const DmaPlan& plan, bool to_device) : card_(card), plan_(plan), to_device_(to_device) {}
-  void run() override { card_.run_transfer(plan_, to_device_); }
+  DmaCommand(CardImpl& card, const DmaPlan& plan, bool to_device, std::shared_ptr<const void> keep)
+      : card_(card), plan_(plan), to_device_(to_device), keep_(std::move(keep)), fate_(card.strike(Fault::dma)) {}
+  void run() override {
+    suffer(fate_, "transfer");
+    run_dma(plan_, to_device_, card_.memory_.at(0));
+    card_.count_dma(to_device_, plan_.bytes);
+  }
 
  private:
   CardImpl& card_;
   DmaPlan plan_;
   bool to_device_;
+  std::shared_ptr<const void> keep_;
+  Strike fate_;
 };
 
-class CardImpl::ReleaseCommand final : public Command {
- public:
-  ReleaseCommand(const Memory& memory, std::vector<Range> ranges) : memory_(memory), ranges_(std::move(ranges)) {}
-  void run() override {
-    for (Range r : ranges_) memory_.release(r);
+void CardImpl::transfer(const DmaPlan& plan, bool to_device, bool blocking, int stream,
+                        std::shared_ptr<const void> keep) {
+  std::vector<Point> after = used(plan.storage_address, plan.storage_bytes, stream, to_device ? "dma_in" : "dma_out");
+  if (to_device) commit(plan.storage_address, plan.storage_bytes);
+  if (blocking) {
+    transfer_now(to_device, plan.bytes, stream, std::move(after), [&] { run_dma(plan, to_device, memory_.at(0)); });
+    return;
   }
-  bool always() const override { return true; }
-
- private:
-  const Memory& memory_;
-  std::vector<Range> ranges_;
-};
-
-/// Queued work may still use the pages, so they go back in queue order.
-void CardImpl::release(std::vector<Range> ranges) {
-  if (!ranges.empty()) queue_.submit(std::make_unique<ReleaseCommand>(memory_, std::move(ranges)));
-}
-
-void CardImpl::transfer(const DmaPlan& plan, bool to_device, bool blocking) {
-  if (blocking)
-    queue_.run_now([&] { run_transfer(plan, to_device); });
-  else
-    queue_.submit(std::make_unique<DmaCommand>(*this, plan, to_device));
+  queue_.submit(stream, std::make_unique<DmaCommand>(*this, plan, to_device, std::move(keep)),
+                dma_cost(to_device, plan.bytes), std::move(after));
 }
 
 void check_argument(const Image& image, size_t a, const Buffer& buffer) {
@@ -176,7 +263,8 @@ void check_scalars(const Image& image, std::span<const Scalar> scalars) {
 }
 
 void CardImpl::launch(std::shared_ptr<const Program> program, std::span<const Buffer> args,
-                      std::span<const Scalar> scalars) {
+                      std::span<const Scalar> scalars, int stream) {
+  checked(stream);
   auto loaded = std::dynamic_pointer_cast<const ProgramImpl>(program);
   if (!loaded) throw Error("InvalidArgument", "launch: no program; load one with Program::load");
   const Image& image = loaded->image();
@@ -188,21 +276,33 @@ void CardImpl::launch(std::shared_ptr<const Program> program, std::span<const Bu
   if (image.n_int_scalars) check_scalars(image, scalars);
   auto command = std::make_unique<LaunchCommand>(*this, loaded, loaded->proof_for(scalars));
   command->launch.args.reserve(args.size());
+  std::vector<Point> after;
   for (size_t a = 0; a < args.size(); ++a) {
     check_argument(image, a, args[a]);
-    if (args[a].bytes) memory_.check(args[a].address, args[a].bytes, "launch");
+    if (args[a].bytes) memory_.use(args[a].address, args[a].bytes, stream, "launch", after);
     if (image.args[a].access & kWrite) commit(args[a].address, image.args[a].bytes);
     command->launch.args.push_back(memory_.at(args[a].address));
   }
   command->launch.scalars.assign(scalars.begin(), scalars.end());
-  queue_.submit(std::move(command));
+  command->fate = strike(Fault::launch);
+  queue_.submit(stream, std::move(command), {Engine::compute, image.duration_ns}, std::move(after));
 }
 
 }  // namespace
 
-std::unique_ptr<Card> Card::open(int index) {
+Fault fault_named(const std::string& name) {
+  if (name == "allocation") return Fault::allocation;
+  if (name == "dma") return Fault::dma;
+  if (name == "launch") return Fault::launch;
+  if (name == "device_lost") return Fault::device_lost;
+  throw Error("InvalidArgument", "fault '" + name + "'; known are allocation, dma, launch and device_lost");
+}
+
+std::unique_ptr<Card> Card::open(int index, const DmaTiming& timing) {
   if (index < 0) throw Error("InvalidArgument", "card index " + std::to_string(index) + " is negative");
-  return std::make_unique<CardImpl>();
+  if (!(timing.latency_ns >= 0 && timing.in_bytes_per_ns > 0 && timing.out_bytes_per_ns > 0))
+    throw Error("InvalidArgument", "DMA timing needs a latency of at least 0 and positive rates");
+  return std::make_unique<CardImpl>(timing);
 }
 
 }  // namespace spyre::card

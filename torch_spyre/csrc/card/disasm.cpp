@@ -86,7 +86,8 @@ class Printer {
  private:
   void header() {
     out_ << "program: " << image_.cores << " cores, " << image_.lx_bytes << " bytes of LX per core, "
-         << image_.registers << " registers, " << image_.constants.size() << " bytes of constants\n";
+         << image_.registers << " registers, " << image_.constants.size() << " bytes of constants, "
+         << image_.duration_ns << " ns\n";
     for (size_t a = 0; a < image_.args.size(); ++a)
       out_ << "  arg" << a << ": " << access_name(image_.args[a].access) << ", " << image_.args[a].bytes << " bytes\n";
     int next = 1;

@@ -111,7 +111,7 @@ uint64_t FirstFit::largest() const {
   return 0;
 }
 
-Memory::Memory() : committed_(kReservation / kChunk / 64) {
+Memory::Memory(const Progress& progress) : progress_(progress), committed_(kReservation / kChunk / 64) {
   host_budget();
   void* p = mmap(nullptr, kReservation + kChunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED)
@@ -165,32 +165,68 @@ uint64_t Memory::allocate(uint64_t bytes) {
     free_.give(address, address + rounded);
     throw;
   }
-  live_.emplace(address, address + rounded);
+  live_.emplace(address, Live{address + rounded, {}, recall(address, address + rounded)});
   allocated_ += rounded;
   retained_ -= std::min(retained_, rounded);
   return address;
 }
 
-std::vector<Range> Memory::free(uint64_t address) {
+bool Memory::free(uint64_t address) {
   std::lock_guard lock(mutex_);
   auto block = live_.find(address);
   if (block == live_.end())
     throw Error("InvalidArgument",
                 "free of card address " + std::to_string(address) + ", which is not the start of a live allocation");
-  uint64_t end = block->second;
+  uint64_t end = block->second.end;
+  remember(address, block->second);
   live_.erase(block);
   allocated_ -= end - address;
   free_.give(address, end);
   retained_ += end - address;
-  return retained_ > kRetainedLimit ? reclaim_locked() : std::vector<Range>{};
+  return retained_ > kRetainedLimit;
 }
 
-std::vector<Range> Memory::reclaim() {
+/// Points up to which queued work may use the block: what its streams have queued by now, and earlier owners.
+std::vector<Point> Memory::unfinished(const Live& block) const {
+  std::vector<Point> points;
+  for (size_t s = block.used._Find_first(); s < block.used.size(); s = block.used._Find_next(s))
+    points.push_back(progress_.tail(static_cast<int>(s)));
+  for (Point p : block.pending)
+    if (!block.used[p.stream]) points.push_back(p);
+  std::erase_if(points, [&](Point p) { return progress_.done(p); });
+  return points;
+}
+
+void Memory::remember(uint64_t begin, const Live& block) {
+  auto points = unfinished(block);
+  if (points.empty()) return;
+  freed_.emplace(begin, Freed{block.end, std::move(points)});
+  if (freed_.size() < prune_at_) return;
+  std::erase_if(freed_, [&](const auto& entry) {
+    const auto& points = entry.second.pending;
+    return std::all_of(points.begin(), points.end(), [&](Point p) { return progress_.done(p); });
+  });
+  prune_at_ = std::max<size_t>(64, 2 * freed_.size());
+}
+
+/// Takes [begin, end) out of the remembered ranges; what is left of a range beside it stays.
+std::vector<Point> Memory::recall(uint64_t begin, uint64_t end) {
+  std::vector<Point> points;
+  auto it = freed_.upper_bound(begin);
+  if (it != freed_.begin() && std::prev(it)->second.end > begin) --it;
+  while (it != freed_.end() && it->first < end) {
+    auto node = freed_.extract(it++);
+    const Freed& range = node.mapped();
+    for (Point p : range.pending)
+      if (!progress_.done(p)) points.push_back(p);
+    if (node.key() < begin) freed_.emplace(node.key(), Freed{begin, range.pending});
+    if (range.end > end) it = freed_.emplace(end, range).first;
+  }
+  return points;
+}
+
+void Memory::reclaim() {
   std::lock_guard lock(mutex_);
-  return reclaim_locked();
-}
-
-std::vector<Range> Memory::reclaim_locked() {
   std::vector<Range> ranges;
   uint64_t released = 0;
   for (auto [begin, end] : free_.blocks()) {
@@ -211,12 +247,10 @@ std::vector<Range> Memory::reclaim_locked() {
         ranges.push_back({c * kChunk, (c + 1) * kChunk});
     }
   }
+  for (Range r : ranges) madvise(base_ + r.begin, r.end - r.begin, MADV_DONTNEED);
   process_committed -= released * kChunk;
   retained_ = 0;
-  return ranges;
 }
-
-void Memory::release(Range range) const { madvise(base_ + range.begin, range.end - range.begin, MADV_DONTNEED); }
 
 bool Memory::commit(uint64_t address, uint64_t bytes) {
   if (bytes == 0) return true;
@@ -239,12 +273,18 @@ void Memory::throw_budget(uint64_t bytes) const {
                                  " bytes are in use; free tensors or raise SPYRE_HOST_MEMORY_GB");
 }
 
-void Memory::check(uint64_t address, uint64_t bytes, const char* what) const {
+void Memory::use(uint64_t address, uint64_t bytes, int stream, const char* what, std::vector<Point>& after) {
   std::lock_guard lock(mutex_);
   auto block = live_.upper_bound(address);
   if (block != live_.begin()) {
-    --block;
-    if (address <= block->second && bytes <= block->second - address) return;
+    Live& live = (--block)->second;
+    if (address <= live.end && bytes <= live.end - address) {
+      live.used.set(stream);
+      std::erase_if(live.pending, [&](Point p) { return progress_.done(p); });
+      for (Point p : live.pending)
+        if (p.stream != stream) after.push_back(p);
+      return;
+    }
   }
   throw Error("OutOfBounds", std::string(what) + ": bytes [" + std::to_string(address) + ", " +
                                  std::to_string(address) + " + " + std::to_string(bytes) +

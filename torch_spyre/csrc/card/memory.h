@@ -2,6 +2,7 @@
 // One card's LPDDR5: a lazily committed reservation and the allocator of its data segments.
 #pragma once
 #include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -9,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "queue.h"
 #include "spyre/card.h"
 
 namespace spyre::card {
@@ -46,40 +48,57 @@ class FirstFit {
 /// Thread-safe. Card addresses are offsets into the reservation; address 0 is never handed out.
 /// Host pages commit when they are first written. `commit` announces such writes so that a host-memory budget
 /// (SPYRE_HOST_MEMORY_GB for the whole process, default 80 % of physical memory) can refuse them in time.
+///
+/// Memory may be freed while queued work still uses it, and handed out again at once: a freed range remembers the
+/// points up to which streams use it, and `use` returns those that the first work of a new owner has to wait for.
 class Memory {
  public:
-  Memory();
+  explicit Memory(const Progress& progress);
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
   uint64_t allocate(uint64_t bytes);
-  /// Returns ranges whose pages should go back to the host. They may still be in use by queued work: the caller passes
-  /// them to `release` in queue order.
-  std::vector<Range> free(uint64_t address);
-  /// All committed ranges inside free blocks, to be passed to `release` in queue order.
-  std::vector<Range> reclaim();
-  void release(Range range) const;
+  /// Returns true if so much freed memory is held that `reclaim` should be called at a moment when the card is idle.
+  bool free(uint64_t address);
+  /// Gives the pages of free blocks back to the host. The card must be idle.
+  void reclaim();
+
+  /// Notes that the next command of `stream` uses the range, and adds what it has to wait for. Throws OutOfBounds
+  /// unless the range lies in one live allocation.
+  void use(uint64_t address, uint64_t bytes, int stream, const char* what, std::vector<Point>& after);
 
   /// Accounts for a write of the range. Returns false if it would exceed the budget.
   bool commit(uint64_t address, uint64_t bytes);
   [[noreturn]] void throw_budget(uint64_t bytes) const;
-
-  /// Throws OutOfBounds unless the range lies in one live allocation.
-  void check(uint64_t address, uint64_t bytes, const char* what) const;
 
   std::byte* at(uint64_t address) const { return base_ + address; }
   uint64_t allocated_bytes() const;
   static constexpr uint64_t total_bytes() { return kDataSegments * kSegmentBytes; }
 
  private:
-  void open_pages(uint64_t end);
-  std::vector<Range> reclaim_locked();
+  struct Live {
+    uint64_t end;
+    std::bitset<kStreams> used;  // streams that use it
+    std::vector<Point> pending;  // uses by earlier owners
+  };
+  struct Freed {
+    uint64_t end;
+    std::vector<Point> pending;
+  };
 
+  void open_pages(uint64_t end);
+  std::vector<Point> unfinished(const Live& block) const;
+  void remember(uint64_t begin, const Live& block);
+  std::vector<Point> recall(uint64_t begin, uint64_t end);
+
+  const Progress& progress_;
   mutable std::mutex mutex_;
   std::byte* base_ = nullptr;
   FirstFit free_;
-  std::map<uint64_t, uint64_t> live_;  // begin -> end
+  std::map<uint64_t, Live> live_;    // by begin
+  std::map<uint64_t, Freed> freed_;  // by begin: disjoint free ranges that queued work still uses
+  size_t prune_at_ = 64;             // size of freed_ at which finished entries are dropped
   uint64_t allocated_ = 0;
   uint64_t retained_ = 0;            // upper estimate of committed bytes inside free blocks
   uint64_t opened_ = 0;              // bytes from the start that are readable and writable

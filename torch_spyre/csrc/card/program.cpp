@@ -77,14 +77,16 @@ class Reader {
   std::span<const std::byte> bytes_;
 };
 
+constexpr uint64_t kMaxDurationNs = 86400ull * 1000'000'000;
+
 class Decoder {
  public:
   Image decode(std::span<const std::byte> binary) {
     Reader file(binary);
     auto magic = file.take(4);
     if (std::memcmp(magic.data(), "SPYP", 4) != 0) bad("not a Spyre program: the magic is not SPYP");
-    if (auto v = file.get<uint16_t>(); v != 1)
-      bad("program version " + std::to_string(v) + "; this card reads version 1");
+    if (auto v = file.get<uint16_t>(); v != 2)
+      bad("program version " + std::to_string(v) + "; this card reads version 2");
     if (file.get<uint16_t>() != 0) bad("file flags must be 0");
     uint32_t length = file.get<uint32_t>();
     uint32_t crc = file.get<uint32_t>();
@@ -120,6 +122,9 @@ class Decoder {
     if (image_.cores < 1 || image_.cores > kCores) bad(std::to_string(image_.cores) + " cores; a card has 1..32");
     image_.lx_bytes = r.get<uint32_t>();
     if (image_.lx_bytes > kLxBytes) bad(std::to_string(image_.lx_bytes) + " bytes of LX; a core has 2 MiB");
+    image_.duration_ns = r.get<uint64_t>();
+    if (image_.duration_ns > kMaxDurationNs)
+      bad("a launch of " + std::to_string(image_.duration_ns) + " ns; the device clock takes up to a day");
     image_.strings.resize(r.count(2));
     for (std::string& s : image_.strings) {
       auto bytes = r.take(r.get<uint16_t>());

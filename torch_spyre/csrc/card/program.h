@@ -110,6 +110,7 @@ struct Image {
   uint32_t registers = 0;
   uint32_t cores = 0;
   uint32_t lx_bytes = 0;
+  uint64_t duration_ns = 0;  // of one launch, on the device clock
   std::vector<std::string> strings;
   std::vector<std::byte> constants;
 
@@ -150,6 +151,7 @@ class ProgramImpl final : public Program {
   int n_args() const override { return static_cast<int>(image_.args.size()); }
   int n_scalars() const override { return static_cast<int>(image_.scalar_is_float.size()); }
   uint64_t arg_bytes(int i) const override { return image_.args.at(i).bytes; }
+  uint64_t duration_ns() const override { return image_.duration_ns; }
   std::string disassemble() const override { return disassemble_image(image_); }
 
   const Image& image() const { return image_; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "queue.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "team.h"
@@ -15,6 +16,9 @@ class Awaited final : public Command {
   void run() override {
     try {
       work_();
+    } catch (const Error& error) {
+      error_ = std::current_exception();
+      if (error.kind() == "DeviceLost") throw;
     } catch (...) {
       error_ = std::current_exception();
     }
@@ -25,7 +29,23 @@ class Awaited final : public Command {
   std::exception_ptr& error_;
 };
 
+std::optional<Error> execute(Command& command) {
+  try {
+    command.run();
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return Error("DeviceLost", std::string("the card failed: ") + error.what());
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+Queue::Queue(Progress& progress) : progress_(progress), streams_(kStreams) {
+  for (int s = 0; s < kStreams; ++s) streams_[s].id = s;
+  active_.reserve(kStreams);
+}
 
 Queue::~Queue() {
   {
@@ -36,77 +56,155 @@ Queue::~Queue() {
   if (worker_.joinable()) worker_.join();
 }
 
-void Queue::throw_sticky() {
-  if (!failed_.load(std::memory_order_acquire)) return;
-  std::lock_guard lock(mutex_);
-  if (sticky_) throw *sticky_;
+void Queue::check(const Stream& stream) const {
+  if (lost_) throw *lost_;
+  if (stream.error) throw *stream.error;
 }
 
-uint64_t Queue::push(std::unique_ptr<Command> command) {
-  bool wake;
-  uint64_t sequence;
-  {
-    std::lock_guard lock(mutex_);
-    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
-    commands_.push_back(std::move(command));
-    sequence = submitted_.fetch_add(1) + 1;
-    wake = std::exchange(worker_asleep_, false);
-  }
+void Queue::throw_sticky(int stream) const {
+  if (!failed_.load(std::memory_order_acquire)) return;
+  std::lock_guard lock(mutex_);
+  check(streams_[stream]);
+}
+
+void Queue::throw_lost() const {
+  if (!failed_.load(std::memory_order_acquire)) return;
+  std::lock_guard lock(mutex_);
+  if (lost_) throw *lost_;
+}
+
+bool Queue::failed(Point point) const {
+  const Stream& s = streams_[point.stream];
+  return s.error && s.failed_at <= point.sequence;
+}
+
+uint64_t Queue::push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry entry) {
+  if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+  if (stream.entries.empty()) active_.push_back(&stream);
+  stream.entries.push_back(std::move(entry));
+  queued_.fetch_add(1, std::memory_order_release);
+  uint64_t sequence = progress_.submitted[stream.id].fetch_add(1, std::memory_order_release) + 1;
+  bool wake = std::exchange(worker_asleep_, false);
+  lock.unlock();
   if (wake) worker_wake_.notify_one();
   return sequence;
 }
 
-void Queue::submit(std::unique_ptr<Command> command) {
-  if (!command->always()) throw_sticky();
-  push(std::move(command));
+void Queue::submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after) {
+  std::unique_lock lock(mutex_);
+  Stream& s = streams_[stream];
+  check(s);
+  clock_.book(stream, cost);
+  push(s, lock, {std::move(command), std::move(after), false});
 }
 
-void Queue::run_now(const std::function<void()>& work) {
-  throw_sticky();
-  {
-    std::unique_lock lock(mutex_);
-    if (commands_.empty() && !running_) {
-      running_ = true;
-      lock.unlock();
-      std::exception_ptr error;
-      Awaited(work, error).run();
-      lock.lock();
-      running_ = false;
-      bool wake_worker = !commands_.empty() && std::exchange(worker_asleep_, false);
-      bool wake_waiters = waiters_ > 0;
-      lock.unlock();
-      if (wake_worker) worker_wake_.notify_one();
-      if (wake_waiters) done_.notify_all();
-      if (error) std::rethrow_exception(error);
-      return;
-    }
-  }
+void Queue::run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after) {
+  std::unique_lock lock(mutex_);
+  Stream& s = streams_[stream];
+  check(s);
+  clock_.host_saw(clock_.book(stream, cost));
   std::exception_ptr error;
-  wait_for(push(std::make_unique<Awaited>(work, error)));
+  Awaited command(work, error);
+  bool after_done = std::all_of(after.begin(), after.end(), [&](Point p) { return progress_.done(p); });
+  if (s.entries.empty() && !running_ && after_done) {
+    running_ = true;
+    lock.unlock();
+    auto lost = execute(command);
+    lock.lock();
+    if (lost) fail(s, *lost);
+    stop_running(lock);
+  } else {
+    uint64_t sequence = push(s, lock, {std::make_unique<Awaited>(work, error), std::move(after), false});
+    wait_for({stream, sequence});
+    if (!error) throw_sticky(stream);
+  }
   if (error) std::rethrow_exception(error);
-  throw_sticky();
+}
+
+Marker Queue::record(int stream) {
+  std::lock_guard lock(mutex_);
+  check(streams_[stream]);
+  return {stream, progress_.tail(stream).sequence, clock_.now(stream)};
+}
+
+void Queue::wait(int stream, const Marker& marker) {
+  std::unique_lock lock(mutex_);
+  Stream& s = streams_[stream];
+  check(s);
+  clock_.wait_until(stream, marker.time_ns);
+  Point point{marker.stream, marker.sequence};
+  if (marker.stream == stream || (progress_.done(point) && !failed(point))) return;
+  push(s, lock, {nullptr, {point}, true});
+}
+
+void Queue::wait_until(int stream, uint64_t time_ns) {
+  std::lock_guard lock(mutex_);
+  clock_.wait_until(stream, time_ns);
+}
+
+void Queue::synchronize(const Marker& marker) {
+  Point point{marker.stream, marker.sequence};
+  wait_for(point);
+  std::lock_guard lock(mutex_);
+  clock_.host_saw(marker.time_ns);
+  if (lost_ || failed(point)) check(streams_[point.stream]);
+}
+
+void Queue::synchronize(int stream) {
+  Marker tail{stream, 0, 0};
+  {
+    std::lock_guard lock(mutex_);
+    tail.sequence = progress_.tail(stream).sequence;
+    tail.time_ns = clock_.now(stream);
+  }
+  synchronize(tail);
 }
 
 void Queue::synchronize() {
-  wait_for(submitted_.load());
-  throw_sticky();
+  for (int s = 0; s < kStreams; ++s) wait_for(progress_.tail(s));
+  std::lock_guard lock(mutex_);
+  clock_.host_saw(clock_.latest());
+  for (const Stream& s : streams_) check(s);
 }
 
-void Queue::clear_error() {
-  wait_for(submitted_.load());
+bool Queue::idle() const { return queued_.load(std::memory_order_acquire) == 0; }
+
+void Queue::reset() {
+  for (int s = 0; s < kStreams; ++s) wait_for(progress_.tail(s));
   std::lock_guard lock(mutex_);
-  sticky_.reset();
+  for (Stream& s : streams_) s.error.reset();
+  lost_.reset();
   failed_ = false;
 }
 
-/// Runs or awaits commands until `sequence` of them are complete.
-void Queue::wait_for(uint64_t sequence) {
-  while (completed_.load(std::memory_order_acquire) < sequence)
-    if (!run_one()) wait_behind_runner(sequence);
+void Queue::when_idle(const std::function<void()>& action) {
+  for (;;) {
+    {
+      std::lock_guard lock(mutex_);
+      if (active_.empty() && !running_) return action();
+    }
+    if (!run_one()) wait_behind_runner({0, ~0ull});
+  }
 }
 
-void Queue::wait_behind_runner(uint64_t sequence) {
-  auto ready = [&] { return completed_.load(std::memory_order_acquire) >= sequence || !running_; };
+void Queue::if_idle(const std::function<void()>& action) {
+  std::lock_guard lock(mutex_);
+  if (active_.empty() && !running_) action();
+}
+
+Clock Queue::clock() const {
+  std::lock_guard lock(mutex_);
+  return clock_;
+}
+
+/// Runs or awaits commands until the point is reached.
+void Queue::wait_for(Point point) {
+  while (!progress_.done(point))
+    if (!run_one()) wait_behind_runner(point);
+}
+
+void Queue::wait_behind_runner(Point point) {
+  auto ready = [&] { return progress_.done(point) || !running_; };
   if (spin_until(ready, spin_pauses())) return;
   std::unique_lock lock(mutex_);
   ++waiters_;
@@ -114,52 +212,81 @@ void Queue::wait_behind_runner(uint64_t sequence) {
   --waiters_;
 }
 
+bool Queue::ready(const Entry& entry) const {
+  return std::all_of(entry.after.begin(), entry.after.end(), [&](Point p) { return progress_.done(p); });
+}
+
+/// High priority first, then the stream that has waited longest for its turn. An entry waits only for entries that were
+/// submitted before it, so among all that are queued one is always ready: there is no deadlock.
+Queue::Stream* Queue::next() {
+  auto rank = [](const Stream& s) { return std::pair(s.id < kFirstHighPriorityStream, s.turn); };
+  Stream* best = nullptr;
+  for (Stream* s : active_)
+    if (ready(s->entries.front()) && (!best || rank(*s) < rank(*best))) best = s;
+  if (best) best->turn = ++turns_;
+  return best;
+}
+
+Queue::Entry Queue::pop(Stream& stream) {
+  Entry entry = std::move(stream.entries.front());
+  stream.entries.pop_front();
+  if (stream.entries.empty()) std::erase(active_, &stream);
+  return entry;
+}
+
 /// Executes the next command unless another thread is doing so. Returns false if there is nothing to do.
 bool Queue::run_one() {
   std::unique_lock lock(mutex_);
-  if (running_ || commands_.empty()) return false;
+  Stream* stream = running_ ? nullptr : next();
+  if (!stream) return false;
+  Entry entry = pop(*stream);
   running_ = true;
-  std::unique_ptr<Command> command = std::move(commands_.front());
-  commands_.pop_front();
+  if (entry.inherits) inherit(*stream, entry);
+  bool dropped = lost_ || stream->error || !entry.command;
   lock.unlock();
-  execute(*command);
-  command.reset();
+  auto error = dropped ? std::nullopt : execute(*entry.command);
+  entry.command.reset();
   lock.lock();
+  if (error) fail(*stream, *error);
+  queued_.fetch_sub(1, std::memory_order_release);
+  progress_.completed[stream->id].fetch_add(1, std::memory_order_release);
+  stop_running(lock);
+  return true;
+}
+
+void Queue::inherit(Stream& stream, const Entry& entry) {
+  for (Point p : entry.after)
+    if (failed(p) && !stream.error) fail(stream, *streams_[p.stream].error);
+}
+
+/// The command that is running is number completed + 1 of its stream.
+void Queue::fail(Stream& stream, const Error& error) {
+  failed_ = true;
+  if (error.kind() == "DeviceLost") {
+    lost_ = error;
+    return;
+  }
+  stream.error = error;
+  stream.failed_at = progress_.completed[stream.id].load() + 1;
+}
+
+void Queue::stop_running(std::unique_lock<std::mutex>& lock) {
   running_ = false;
-  completed_.fetch_add(1, std::memory_order_release);
-  bool wake_worker = !commands_.empty() && std::exchange(worker_asleep_, false);
+  bool wake_worker = !active_.empty() && std::exchange(worker_asleep_, false);
   bool wake_waiters = waiters_ > 0;
   lock.unlock();
   if (wake_worker) worker_wake_.notify_one();
   if (wake_waiters) done_.notify_all();
-  return true;
-}
-
-void Queue::execute(Command& command) {
-  if (failed_.load(std::memory_order_acquire) && !command.always()) return;
-  try {
-    command.run();
-  } catch (const Error& error) {
-    std::lock_guard lock(mutex_);
-    sticky_ = error;
-    failed_ = true;
-  } catch (const std::exception& error) {
-    std::lock_guard lock(mutex_);
-    sticky_ = Error("DeviceLost", std::string("the card failed: ") + error.what());
-    failed_ = true;
-  }
 }
 
 void Queue::work() {
   for (;;) {
     if (run_one()) continue;
-    auto ready = [&] {
-      return submitted_.load(std::memory_order_acquire) != completed_.load(std::memory_order_acquire) && !running_;
-    };
+    auto ready = [&] { return queued_.load(std::memory_order_acquire) != 0 && !running_; };
     if (spin_until(ready, spin_pauses())) continue;
     std::unique_lock lock(mutex_);
-    if (!commands_.empty() && !running_) continue;
-    if (stop_ && commands_.empty()) return;
+    if (!active_.empty() && !running_) continue;
+    if (stop_ && active_.empty()) return;
     worker_asleep_ = true;
     worker_wake_.wait(lock, [&] { return stop_ || !worker_asleep_; });
     worker_asleep_ = false;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The card's one FIFO. A worker thread, started at the first submission, drains it; a thread that waits takes the
-// worker's place when the worker is not running, which saves a thread switch for short work.
+// The card's streams: one FIFO each, and a scheduler that runs one command at a time. A worker thread, started at the
+// first submission, drains them; a thread that waits takes the worker's place when the worker is not running, which
+// saves a thread switch for short work.
 #pragma once
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -12,51 +14,106 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
+#include "clock.h"
 #include "spyre/card.h"
 
 namespace spyre::card {
+
+/// The first `sequence` commands of a stream.
+struct Point {
+  int stream;
+  uint64_t sequence;
+};
+
+/// How far each stream is, readable without a lock.
+struct Progress {
+  std::array<std::atomic<uint64_t>, kStreams> submitted{}, completed{};
+
+  bool done(Point p) const { return completed[p.stream].load(std::memory_order_acquire) >= p.sequence; }
+  Point tail(int stream) const { return {stream, submitted[stream].load(std::memory_order_acquire)}; }
+};
 
 class Command {
  public:
   virtual ~Command() = default;
   virtual void run() = 0;
-  /// Housekeeping that a failed card still does.
-  virtual bool always() const { return false; }
 };
 
 class Queue {
  public:
+  explicit Queue(Progress& progress);
   ~Queue();
 
-  /// Queues work. Throws the sticky error if there is one; an Error thrown by the command becomes the sticky error, and
-  /// commands queued behind it are dropped.
-  void submit(std::unique_ptr<Command> command);
-  /// Runs work in order and returns when it is done, on the calling thread if possible. Its error goes to the caller
-  /// and does not stick.
-  void run_now(const std::function<void()>& work);
+  /// Queues work behind all of its stream and behind the points `after`. Throws the sticky error if there is one; an
+  /// Error thrown by the command becomes the stream's sticky error, and commands queued behind it are dropped.
+  void submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after = {});
+  /// The same for work whose caller waits for it, on the calling thread if possible. Its error goes to the caller and
+  /// does not stick, unless the card is lost.
+  void run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after = {});
+
+  Marker record(int stream);
+  void wait(int stream, const Marker& marker);
+  void wait_until(int stream, uint64_t time_ns);
+  void synchronize(const Marker& marker);
+  void synchronize(int stream);
   void synchronize();
-  bool idle() const { return completed_.load() == submitted_.load(); }
-  void clear_error();
+  /// Throws the sticky error of the stream, or of the card.
+  void throw_sticky(int stream) const;
+  void throw_lost() const;
+  /// Nothing is queued or running.
+  bool idle() const;
+  void reset();
+
+  /// Calls `action` at a moment when nothing is queued, and keeps others from queueing meanwhile.
+  void when_idle(const std::function<void()>& action);
+  /// The same, if this is such a moment.
+  void if_idle(const std::function<void()>& action);
+
+  Clock clock() const;
 
  private:
-  uint64_t push(std::unique_ptr<Command> command);
-  void wait_for(uint64_t sequence);
-  void wait_behind_runner(uint64_t sequence);
-  bool run_one();
-  void execute(Command& command);
-  void work();
-  void throw_sticky();
+  struct Entry {
+    std::unique_ptr<Command> command;  // none: it only waits
+    std::vector<Point> after;
+    bool inherits;  // takes over the error of what it waits for
+  };
+  struct Stream {
+    int id;
+    std::deque<Entry> entries;
+    uint64_t turn = 0;  // when it last ran a command
+    std::optional<Error> error;
+    uint64_t failed_at = 0;
+  };
 
+  void check(const Stream& stream) const;
+  bool failed(Point point) const;
+  uint64_t push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry entry);
+  void wait_for(Point point);
+  void wait_behind_runner(Point point);
+  bool run_one();
+  Stream* next();
+  bool ready(const Entry& entry) const;
+  Entry pop(Stream& stream);
+  void inherit(Stream& stream, const Entry& entry);
+  void fail(Stream& stream, const Error& error);
+  void stop_running(std::unique_lock<std::mutex>& lock);
+  void work();
+
+  Progress& progress_;
   mutable std::mutex mutex_;
   std::condition_variable worker_wake_, done_;
-  std::deque<std::unique_ptr<Command>> commands_;
-  std::atomic<uint64_t> submitted_{0}, completed_{0};
+  std::vector<Stream> streams_;
+  std::vector<Stream*> active_;  // those with entries
+  Clock clock_;
+  uint64_t turns_ = 0;
+  std::atomic<uint64_t> queued_{0};   // entries not yet done
   std::atomic<bool> running_{false};  // somebody executes a command; changes under mutex_
   bool worker_asleep_ = false, stop_ = false;
   int waiters_ = 0;
-  std::atomic<bool> failed_{false};
-  std::optional<Error> sticky_;
+  std::atomic<bool> failed_{false};  // some error is sticky
+  std::optional<Error> lost_;
   std::thread worker_;
 };
 

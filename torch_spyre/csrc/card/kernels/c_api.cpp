@@ -82,6 +82,50 @@ SPYRE_EXPORT void spyre_sum_views(int rank, const int64_t* extent, const PlainVi
   sum_views(shape_of(rank, extent), view_of(rank, *out, nullptr), views_of(rank, in, n).data(), n);
 }
 
+SPYRE_EXPORT int spyre_gather(int rank, const int64_t* extent, const PlainView* out, const PlainView* table,
+                              const PlainView* index, const int64_t* along, int64_t limit, int64_t* bad) {
+  return gather(shape_of(rank, extent), view_of(rank, *out, nullptr), view_of(rank, *table, nullptr),
+                view_of(rank, *index, nullptr), {along[0], along[1], along[2]}, limit, bad);
+}
+
+SPYRE_EXPORT int spyre_scatter(int rank, const int64_t* extent, const PlainView* table, const PlainView* in,
+                               const PlainView* index, const int64_t* along, int64_t limit, int accumulate,
+                               int64_t* bad) {
+  return scatter(shape_of(rank, extent), view_of(rank, *table, nullptr), view_of(rank, *in, nullptr),
+                 view_of(rank, *index, nullptr), {along[0], along[1], along[2]}, limit, accumulate != 0, bad);
+}
+
+SPYRE_EXPORT void spyre_iota(int rank, const int64_t* extent, const PlainView* out, double start, const double* step) {
+  iota(shape_of(rank, extent), view_of(rank, *out, nullptr), start, step);
+}
+
+SPYRE_EXPORT void spyre_scan(int op, int compute, int rank, const int64_t* extent, int dim, const PlainView* out,
+                             const PlainView* in) {
+  scan(static_cast<ROp>(op), static_cast<Compute>(compute), shape_of(rank, extent), dim, view_of(rank, *out, nullptr),
+       view_of(rank, *in, nullptr));
+}
+
+SPYRE_EXPORT void spyre_arg_reduce(int op, int rank, const int64_t* extent, int dim, const PlainView* out_index,
+                                   const PlainView* out_value, const PlainView* in) {
+  const View value = out_value ? view_of(rank, *out_value, nullptr) : View{};
+  arg_reduce(static_cast<ROp>(op), shape_of(rank, extent), dim, view_of(rank, *out_index, nullptr),
+             out_value ? &value : nullptr, view_of(rank, *in, nullptr));
+}
+
+SPYRE_EXPORT void spyre_sort(int rank, const int64_t* extent, int dim, int descending, int64_t k,
+                             const PlainView* out_value, const PlainView* out_index, const PlainView* in) {
+  const View value = out_value ? view_of(rank, *out_value, nullptr) : View{};
+  const View index = out_index ? view_of(rank, *out_index, nullptr) : View{};
+  sort(shape_of(rank, extent), dim, descending != 0, true, k, out_value ? &value : nullptr,
+       out_index ? &index : nullptr, view_of(rank, *in, nullptr));
+}
+
+SPYRE_EXPORT void spyre_philox(int normal, int rank, const int64_t* extent, const PlainView* out, uint64_t seed,
+                               uint64_t offset, const int64_t* element_stride) {
+  (normal ? philox_normal : philox_uniform)(shape_of(rank, extent), view_of(rank, *out, nullptr), seed, offset,
+                                            element_stride);
+}
+
 SPYRE_EXPORT uint32_t spyre_encode(float value, int format) { return encode(value, format); }
 SPYRE_EXPORT float spyre_decode(uint32_t code, int format) { return decode(code, format); }
 SPYRE_EXPORT int spyre_set_isa(const char* name) { return set_isa(name); }

@@ -96,11 +96,11 @@ SPYRE_INLINE void store_pair(std::byte* p, F a, F b) {
 }
 
 template <class T>
-SPYRE_INLINE void gather(void* to, const std::byte* p, int64_t stride, int64_t n) {
+SPYRE_INLINE void gather_elements(void* to, const std::byte* p, int64_t stride, int64_t n) {
   for (int64_t i = 0; i < n; ++i) __builtin_memcpy(static_cast<T*>(to) + i, p + i * stride, sizeof(T));
 }
 template <class T>
-SPYRE_INLINE void scatter(std::byte* p, int64_t stride, const void* from, int64_t n) {
+SPYRE_INLINE void scatter_elements(std::byte* p, int64_t stride, const void* from, int64_t n) {
   for (int64_t i = 0; i < n; ++i) __builtin_memcpy(p + i * stride, static_cast<const T*>(from) + i, sizeof(T));
 }
 
@@ -122,8 +122,8 @@ void load_run_vector(const std::byte* p, int64_t stride, int64_t n, float* to) {
   int32_t raw[16] = {};
   for (int64_t i = 0; i < n; i += 16) {
     int m = static_cast<int>(min64(16, n - i));
-    if (kBytes == 4) gather<int32_t>(raw, p + i * stride, stride, m);
-    if (kBytes == 2) gather<int16_t>(raw, p + i * stride, stride, m);
+    if (kBytes == 4) gather_elements<int32_t>(raw, p + i * stride, stride, m);
+    if (kBytes == 2) gather_elements<int16_t>(raw, p + i * stride, stride, m);
     store_n(to + i, load_vector<f, kHost>(raw), m);
   }
 }
@@ -145,8 +145,8 @@ void store_run_vector(std::byte* p, int64_t stride, int64_t n, const float* from
   for (int64_t i = 0; i < n; i += 16) {
     int m = static_cast<int>(min64(16, n - i));
     store_vector<f, kFromHalf>(raw, load_n(from + i, m));
-    if (kBytes == 4) scatter<int32_t>(p + i * stride, stride, raw, m);
-    if (kBytes == 2) scatter<int16_t>(p + i * stride, stride, raw, m);
+    if (kBytes == 4) scatter_elements<int32_t>(p + i * stride, stride, raw, m);
+    if (kBytes == 2) scatter_elements<int16_t>(p + i * stride, stride, raw, m);
   }
 }
 

@@ -123,25 +123,25 @@ inline ConvertFunction pick_convert(Format to, Format from) {
 inline void gather_raw(int bytes, void* to, const std::byte* p, int64_t stride, int64_t n) {
   switch (bytes) {
     case 1:
-      return gather<uint8_t>(to, p, stride, n);
+      return gather_elements<uint8_t>(to, p, stride, n);
     case 2:
-      return gather<uint16_t>(to, p, stride, n);
+      return gather_elements<uint16_t>(to, p, stride, n);
     case 4:
-      return gather<uint32_t>(to, p, stride, n);
+      return gather_elements<uint32_t>(to, p, stride, n);
     default:
-      return gather<uint64_t>(to, p, stride, n);
+      return gather_elements<uint64_t>(to, p, stride, n);
   }
 }
 inline void scatter_raw(int bytes, std::byte* p, int64_t stride, const void* from, int64_t n) {
   switch (bytes) {
     case 1:
-      return scatter<uint8_t>(p, stride, from, n);
+      return scatter_elements<uint8_t>(p, stride, from, n);
     case 2:
-      return scatter<uint16_t>(p, stride, from, n);
+      return scatter_elements<uint16_t>(p, stride, from, n);
     case 4:
-      return scatter<uint32_t>(p, stride, from, n);
+      return scatter_elements<uint32_t>(p, stride, from, n);
     default:
-      return scatter<uint64_t>(p, stride, from, n);
+      return scatter_elements<uint64_t>(p, stride, from, n);
   }
 }
 

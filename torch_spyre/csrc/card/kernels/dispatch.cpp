@@ -109,5 +109,33 @@ void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, c
 }
 bool copy(const Shape& shape, const View& out, const View& in) { return kernels().copy(shape, out, in); }
 void sum_views(const Shape& shape, const View& out, const View* in, int n) { kernels().sum_views(shape, out, in, n); }
+bool gather(const Shape& shape, const View& out, const View& table, const View& index, const DimMap& along,
+            int64_t limit, int64_t* bad) {
+  return kernels().gather(shape, out, table, index, along, limit, bad);
+}
+bool scatter(const Shape& shape, const View& table, const View& in, const View& index, const DimMap& along,
+             int64_t limit, bool accumulate, int64_t* bad) {
+  return kernels().scatter(shape, table, in, index, along, limit, accumulate, bad);
+}
+void iota(const Shape& shape, const View& out, double start, const double* step) {
+  kernels().iota(shape, out, start, step);
+}
+void scan(ROp op, Compute compute, const Shape& shape, int dim, const View& out, const View& in) {
+  kernels().scan(op, compute, shape, dim, out, in);
+}
+void arg_reduce(ROp op, const Shape& shape, int dim, const View& out_index, const View* out_value, const View& in) {
+  kernels().arg_reduce(op, shape, dim, out_index, out_value, in);
+}
+void sort(const Shape& shape, int dim, bool descending, bool stable, int64_t k, const View* out_value,
+          const View* out_index, const View& in) {
+  kernels().sort(shape, dim, descending, stable, k, out_value, out_index, in);
+}
+void philox_uniform(const Shape& shape, const View& out, uint64_t seed, uint64_t offset,
+                    const int64_t* element_stride) {
+  kernels().philox_uniform(shape, out, seed, offset, element_stride);
+}
+void philox_normal(const Shape& shape, const View& out, uint64_t seed, uint64_t offset, const int64_t* element_stride) {
+  kernels().philox_normal(shape, out, seed, offset, element_stride);
+}
 
 }  // namespace spyre::card

@@ -98,6 +98,51 @@ bool copy(const Shape& shape, const View& out, const View& in);
 /// out = in[0] + in[1] + ... + in[n-1], ascending, fp32 accumulation, one rounding.
 void sum_views(const Shape& shape, const View& out, const View* in, int n);
 
+/// out[v] = table[v, index[v]]: the element of `table` at the byte offset its own maps give for v, plus
+/// along(index[v]). `index` is IEEE_INT32 or SENUINT32. Converts by the rules of vector_op (equal formats: the bytes).
+/// Returns false, with the value in *bad, if an index lies outside [0, limit); what is already written stays. Fast when
+/// the index does not vary along the innermost contiguous run: rows and sticks are then moved whole.
+bool gather(const Shape& shape, const View& out, const View& table, const View& index, const DimMap& along,
+            int64_t limit, int64_t* bad);
+
+/// table[v, index[v]] = in[v], addresses as in gather, in row-major order of v: the last write wins. With `accumulate`
+/// the value is added instead, in fp32 (wrapping int32 if the table holds integers), and rounds at each store. Returns
+/// false as gather does; the writes before the offending index stay.
+bool scatter(const Shape& shape, const View& table, const View& in, const View& index, const DimMap& along,
+             int64_t limit, bool accumulate, int64_t* bad);
+
+/// out[v] = start + v_0*step[0] + v_1*step[1] + ..., added in that order in fp64, then rounded to fp32 and to the
+/// format. Integer formats take the fp64 value: exact, truncated if it has a fraction.
+void iota(const Shape& shape, const View& out, double start, const double* step);
+
+/// out[.., v, ..] = in[.., 0, ..] op ... op in[.., v, ..] along `dim`, in that order. The accumulator is fp32 (or
+/// int32) and does not see the rounding of the stores. max and min as the vector operations. May run in place.
+void scan(ROp op, Compute compute, const Shape& shape, int dim, const View& out, const View& in);
+
+/// Index (IEEE_INT32) of the largest (ROp::max) or smallest (ROp::min) element along `dim`: the first of equal ones,
+/// and the first NaN before anything else. `out_value`, if not null, receives that element. Outputs have zero maps in
+/// `dim`.
+void arg_reduce(ROp op, const Shape& shape, int dim, const View& out_index, const View* out_value, const View& in);
+
+/// Sorts along `dim` and writes the first k elements (k = extent: all of them; else top k) and their indices
+/// (IEEE_INT32); either output may be null. The outputs have k elements along `dim`. NaN is the largest value, -0
+/// equals +0. Ties always come in the order of their indices, also with `descending` and without `stable`. May run in
+/// place.
+void sort(const Shape& shape, int dim, bool descending, bool stable, int64_t k, const View* out_value,
+          const View* out_index, const View& in);
+
+/// Uniform numbers in [0, 1) from Philox4x32-10. Point v has the number e = offset + sum(v_d * element_stride[d])
+/// (null: the row-major strides of the shape); it takes word e % 4 of counter (e / 4, 0) with key `seed`. A piece of a
+/// tensor that passes its own offset and the strides of the whole thus gets the bits that the whole would. IEEE_FP32:
+/// the top 24 bits; SEN169_FP16: the top 10, all exact.
+void philox_uniform(const Shape& shape, const View& out, uint64_t seed, uint64_t offset,
+                    const int64_t* element_stride = nullptr);
+
+/// Standard normal numbers by Box-Muller: elements 4b, 4b+1 (and 4b+2, 4b+3) are the cosine and the sine of words 0, 1
+/// (2, 3) of counter b; numbering as in philox_uniform.
+void philox_normal(const Shape& shape, const View& out, uint64_t seed, uint64_t offset,
+                   const int64_t* element_stride = nullptr);
+
 /// Name of the instruction set in use: "avx512", "avx2" or "portable". SPYRE_ISA overrides (for tests).
 const char* active_isa();
 

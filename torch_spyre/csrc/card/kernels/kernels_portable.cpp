@@ -4,6 +4,8 @@
 #include "implementation.h"
 
 namespace spyre::card {
-const KernelTable kPortableKernels = {"portable",       portable::vector_op, portable::reduce,
-                                      portable::matmul, portable::copy,      portable::sum_views};
+const KernelTable kPortableKernels = {
+    "portable",           portable::vector_op, portable::reduce,         portable::matmul,       portable::copy,
+    portable::sum_views,  portable::gather,    portable::scatter,        portable::iota,         portable::scan,
+    portable::arg_reduce, portable::sort,      portable::philox_uniform, portable::philox_normal};
 }  // namespace spyre::card

@@ -2,9 +2,10 @@
 // Elementwise operations: vops.def in 16-lane vectors, and sum_views.
 //
 // Operands in the output's format that are contiguous or constant along a run are used in place; anything else passes
-// through a small fp32 (or int32) buffer.
+// through a small fp32 (or int32) buffer. The operations of extended_op.h always do.
 #pragma once
 #include "convert.h"
+#include "extended_op.h"
 #include "iterate.h"
 #include "vmath.h"
 
@@ -199,9 +200,10 @@ inline RectangleFunction pick(unsigned fixed) {
 template <class P>
 inline RectangleFunction pick_op(VOp op, unsigned fixed) {
   switch (op) {
-#define VOP(code, name, operands) \
-  case VOp::name:                 \
-    return pick<VOp::name, P, operands>(fixed);
+#define VOP(code, name, operands)                                                         \
+  case VOp::name:                                                                         \
+    if constexpr (VOp::name < kFirstExtended) return pick<VOp::name, P, operands>(fixed); \
+    break;
 #include "spyre/vops.def"
 #undef VOP
   }
@@ -256,6 +258,7 @@ void vector_op(VOp op, Compute compute, const Shape& shape, const View& out, con
     views[k + 1] = &in[k];
     formats[k + 1] = in[k].format;
   }
+  if (op >= kFirstExtended) return extended_op(op, compute, shape, views, formats, n_in);
   for_each_loops<4>(shape, ~0u, views, n_in + 1, [&](const Loops<4>& loops) {
     int n_outer;
     const VectorRectangle r = rectangle_of(loops, &n_outer);

@@ -18,8 +18,13 @@ constexpr uint64_t kSegmentBytes = 16ull << 30;  // LPDDR5 is eight segments: se
 constexpr int kDataSegments = 7;
 constexpr uint64_t kStickBytes = 128;
 
+/// Streams of a card: 0 is the default one, 1-32 have low and 33-64 high priority.
+constexpr int kStreams = 65;
+constexpr int kFirstHighPriorityStream = 33;
+
 /// Every failure of the card. `kind` is one of: InvalidProgram, InvalidArgument, OutOfMemory, OutOfBounds,
-/// UninitializedRead, RaceDetected, DeviceLost, Overflow. what() says what was done, where, and what to do.
+/// UninitializedRead, RaceDetected, DeviceFault, DeviceLost, Overflow. what() says what was done, where, and what to
+/// do.
 class Error : public std::runtime_error {
  public:
   Error(std::string kind, const std::string& message)
@@ -58,6 +63,7 @@ class Program {
   virtual int n_args() const = 0;
   virtual int n_scalars() const = 0;
   virtual uint64_t arg_bytes(int i) const = 0;  // least size a buffer bound to argument i must have
+  virtual uint64_t duration_ns() const = 0;     // what a launch adds to the device clock
   virtual std::string disassemble() const = 0;
 };
 
@@ -77,34 +83,89 @@ struct Counters {
   uint64_t memory_read_bytes = 0, memory_write_bytes = 0;  // LPDDR5 traffic of tile instructions
   uint64_t lx_read_bytes = 0, lx_write_bytes = 0, ring_bytes = 0;
   uint64_t dma_in_bytes = 0, dma_out_bytes = 0;
+  uint64_t page_reclaims = 0;                              // times freed pages went back to meet the host budget
+  uint64_t compute_ns = 0, dma_in_ns = 0, dma_out_ns = 0;  // busy time of each engine on the device clock
 };
 
-/// One card. Work submitted to it runs in order, asynchronously to the caller; an error sticks until `clear_error`.
+/// What a transfer adds to the device clock: latency + bytes / rate. The device description holds the values to use;
+/// these defaults (PCIe 5.0 x16 as measured) are for tools that open a card without one.
+struct DmaTiming {
+  double latency_ns = 3500, in_bytes_per_ns = 57, out_bytes_per_ns = 57;
+};
+
+/// A point in a stream: complete when everything submitted to the stream before it has run. `time_ns` is when that
+/// happens on the device clock.
+struct Marker {
+  int stream = 0;
+  uint64_t sequence = 0;
+  uint64_t time_ns = 0;
+};
+
+/// What `inject_fault` can break.
+enum class Fault { allocation, dma, launch, device_lost };
+Fault fault_named(const std::string& name);
+
+/// One card. Work of one stream runs in the order of submission, asynchronously to the caller. Streams are independent
+/// of each other, except that a stream can wait for a marker of another and that memory which was freed while queued
+/// work still used it is not touched by its next owner before that work is done.
+///
+/// An error of asynchronous work sticks to its stream: what is queued behind is dropped, and every later submission,
+/// `query` and `synchronize` of that stream throws it. A stream that waits for failed work inherits the error. After
+/// DeviceLost the whole card does nothing else. `reset` makes all of it usable again.
+///
+/// The device clock is virtual: it advances when work is submitted, by the work's duration, on one of three engines
+/// (compute, DMA in, DMA out) that run beside each other, and never by wall time.
 class Card {
  public:
-  static std::unique_ptr<Card> open(int index);
+  static std::unique_ptr<Card> open(int index, const DmaTiming& timing = {});
   virtual ~Card() = default;
 
   /// First fit, 128-byte granularity, coalescing; never crosses a segment. Throws Error(OutOfMemory).
   virtual uint64_t allocate(uint64_t bytes) = 0;
+  /// Queued work may still use the memory.
   virtual void free(uint64_t address) = 0;
+  /// Tells that work on `stream` uses the allocation in a way the card does not see.
+  virtual void record_use(uint64_t address, int stream) = 0;
+  /// Waits until the card is idle, then gives the pages of freed memory back to the host.
+  virtual void trim() = 0;
   virtual uint64_t allocated_bytes() const = 0;
   virtual uint64_t total_bytes() const = 0;
 
-  /// DMA, ordered with launches. dma_in may return before the copy ran only if `blocking` is false.
-  virtual void dma_in(const HostTensor& src, const DeviceTensor& dst, bool blocking = true) = 0;
-  virtual void dma_out(const DeviceTensor& src, const HostTensor& dst, bool blocking = true) = 0;
-  /// Raw bytes, for tests and tools.
-  virtual void write(uint64_t address, std::span<const std::byte> bytes) = 0;
-  virtual void read(uint64_t address, std::span<std::byte> bytes) = 0;
+  /// DMA. Without `blocking` it may return before the copy ran; the host memory must stay valid until then, for which
+  /// `keep` is held. An error of a blocking transfer goes to the caller and does not stick.
+  virtual void dma_in(const HostTensor& src, const DeviceTensor& dst, bool blocking = true, int stream = 0,
+                      std::shared_ptr<const void> keep = nullptr) = 0;
+  virtual void dma_out(const DeviceTensor& src, const HostTensor& dst, bool blocking = true, int stream = 0,
+                       std::shared_ptr<const void> keep = nullptr) = 0;
+  /// Raw bytes; blocking.
+  virtual void write(uint64_t address, std::span<const std::byte> bytes, int stream = 0) = 0;
+  virtual void read(uint64_t address, std::span<std::byte> bytes, int stream = 0) = 0;
 
   /// Queues the program. Arguments are checked (count, size, alignment) before it is queued.
   virtual void launch(std::shared_ptr<const Program> program, std::span<const Buffer> args,
-                      std::span<const Scalar> scalars) = 0;
-  /// Waits for everything queued so far; throws the sticky error, if any.
+                      std::span<const Scalar> scalars, int stream = 0) = 0;
+
+  virtual Marker record(int stream) = 0;
+  /// Work submitted to `stream` from now on runs after the marker is complete.
+  virtual void wait(int stream, const Marker& marker) = 0;
+  /// On the device clock alone: `stream` goes on at `time_ns` at the earliest (a marker of another card).
+  virtual void wait_until(int stream, uint64_t time_ns) = 0;
+  virtual bool complete(const Marker& marker) const = 0;
+  /// These wait and throw the sticky error of the streams they waited for, if any.
+  virtual void synchronize(const Marker& marker) = 0;
+  virtual void synchronize(int stream) = 0;
   virtual void synchronize() = 0;
+  /// True if nothing is queued; throws the sticky error.
+  virtual bool query(int stream) const = 0;
   virtual bool idle() const = 0;
-  virtual void clear_error() = 0;
+
+  /// Waits for queued work of healthy streams, then forgets all errors and injected faults. Memory keeps its contents.
+  virtual void reset() = 0;
+  /// Makes the n-th next (from 1) allocation, transfer or launch fail; device_lost counts transfers and launches.
+  virtual void inject_fault(Fault fault, int64_t nth) = 0;
+
+  /// When everything submitted so far is done on the device clock.
+  virtual uint64_t clock_ns() const = 0;
   virtual Counters counters() const = 0;
 };
 

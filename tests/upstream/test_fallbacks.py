@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+# pytest tests/upstream/test_fallbacks.py
+"""Host fallbacks: right results, aliasing and out= kept, warned once, counted, cached, and off on request."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import torch_spyre
+from torch_spyre import knobs
+from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ops import eager, fallbacks
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    fallbacks.reset()
+    yield
+    fallbacks.reset()
+
+
+def card(*values: float) -> torch.Tensor:
+    return torch.tensor(values, device="spyre", dtype=torch.float32)
+
+
+def test_warns_once_with_the_users_line_and_counts() -> None:
+    x = card(3, 1, 2)
+    with pytest.warns(fallbacks.FallbackWarning, match=r"aten\.sort\.stable is falling back to cpu") as seen:
+        x.sort()
+        x.sort()
+    ours = [w for w in seen if issubclass(w.category, fallbacks.FallbackWarning)]
+    assert len(ours) == 1 and ours[0].filename == __file__
+    (row,) = torch_spyre.report()
+    assert (row.op, row.calls, row.moved_bytes) == ("aten.sort.stable", 2, 2 * (12 + 12 + 24))
+    assert "aten.sort.stable" in str(torch_spyre.report())
+
+
+def test_report_starts_empty() -> None:
+    assert list(torch_spyre.report()) == []
+    assert str(torch_spyre.report()) == "no op fell back to cpu"
+
+
+def test_refused_signature_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(3, 17, device="spyre")
+    x.sort()
+    monkeypatch.setattr(fallbacks, "compile_op", None)
+    x.sort()
+    with pytest.raises(TypeError):  # another signature asks the compiler
+        x[:2].sort()
+
+
+def test_device_ops_do_not_fall_back() -> None:
+    x = card(1, 2, 3)
+    (x + 1).relu().sum().item()
+    assert list(torch_spyre.report()) == []
+
+
+@pytest.mark.parametrize("how", ["context", "knob"])
+def test_off(how: str) -> None:
+    x = card(3, 1, 2)
+    with fallbacks.disabled() if how == "context" else knobs.patch(fallback=False):
+        with pytest.raises(UnsupportedOp, match="sort"):
+            x.sort()
+        with pytest.raises(UnsupportedOp, match="multinomial"):
+            x.multinomial(1)
+    x.sort()
+
+
+def test_errors_in_the_call_stay_errors() -> None:
+    x = card(1, 2)
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        x.sort(dim=3)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.searchsorted(x, torch.ones(3))
+    with pytest.raises(RuntimeError, match="same device"):
+        x.index_select(0, torch.tensor([0]))
+    assert list(torch_spyre.report()) == []
+
+
+def test_dtype_without_a_place_on_the_card_is_an_error() -> None:
+    with pytest.raises(UnsupportedOp, match="complex"):
+        torch.fft.fft(card(1, 2, 3))
+
+
+def test_in_place_writes_the_view_and_returns_the_argument() -> None:
+    base = torch.zeros(4, 6, device="spyre")
+    view = base[1:3, ::2]
+    index = torch.tensor([1], device="spyre")
+    result = view.index_fill_(1, index, 7)
+    assert result is view
+    want = torch.zeros(4, 6)
+    want[1:3, 2] = 7
+    assert torch.equal(base.cpu(), want)
+
+
+def test_arguments_that_share_a_storage_share_one_on_the_host() -> None:
+    base = torch.arange(8.0).to("spyre")
+    other = torch.arange(8.0)
+    index = torch.tensor([2, 0])
+    for x, i in ((base, index.to("spyre")), (other, index)):
+        x[:4].index_copy_(0, i, x[4:6])
+    assert torch.equal(base.cpu(), other)
+
+
+def test_out_is_written_resized_and_returned() -> None:
+    x = card(3, 1, 2)
+    values, indices = torch.empty(0, device="spyre"), torch.empty(0, device="spyre", dtype=torch.int64)
+    result = torch.sort(x, out=(values, indices))
+    assert result[0] is values and result[1] is indices
+    assert values.tolist() == [1, 2, 3] and indices.tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("call", "want"),
+    [
+        (lambda x: x.nonzero(), [[0], [2]]),
+        (lambda x: x[x > 1], [3, 2]),
+        (lambda x: x.unique(), [0, 2, 3]),
+        (lambda x: x.argsort(), [1, 2, 0]),
+        (lambda x: x.cumsum(0), [3, 3, 5]),
+    ],
+    ids=["nonzero", "mask", "unique", "argsort", "cumsum"],
+)
+def test_results_are_on_the_card(call, want) -> None:
+    result = call(card(3, 0, 2))
+    assert result.device.type == "spyre" and result.tolist() == want
+
+
+def test_numbers_promote_as_numbers() -> None:
+    x = torch.tensor([5, 7], device="spyre", dtype=torch.int32)
+    assert (x % 3).dtype == torch.int32 and (x % 3).tolist() == [2, 1]
+    h = torch.tensor([5.0, 7.0], device="spyre", dtype=torch.float16)
+    assert torch.fmod(h, 3).dtype == torch.float16
+
+
+def test_autograd_goes_through() -> None:
+    x = card(3, 1, 2).requires_grad_()
+    x.sort().values[0].backward()
+    assert x.grad is not None and x.grad.device.type == "spyre" and x.grad.tolist() == [0, 1, 0]
+
+
+def test_inside_inference_mode_and_threads() -> None:
+    import threading
+
+    x, seen = card(3, 1, 2), []
+    with torch.inference_mode():
+        assert x.sort().values.tolist() == [1, 2, 3]
+    threads = [threading.Thread(target=lambda: seen.append(x.sort().values.tolist())) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert seen == [[1, 2, 3]] * 4
+
+
+def test_under_a_default_device() -> None:
+    x = card(3, 1, 2)
+    with torch.device("spyre"):
+        assert x.sort().values.tolist() == [1, 2, 3]
+        assert (x % 2).tolist() == [1, 1, 0]
+        assert torch.arange(3).device.type == "spyre"
+    assert {row.op for row in torch_spyre.report()} >= {"aten.sort.stable", "aten.remainder.Tensor"}
+
+
+def test_another_number_is_the_same_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = card(3, 1, 2)
+    x % 2
+    monkeypatch.setattr(fallbacks, "compile_op", None)
+    assert (x % 3).tolist() == [0, 1, 2]
+
+
+def test_as_error_filter_does_not_lose_the_state() -> None:
+    x = card(3, 1, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fallbacks.FallbackWarning)
+        with pytest.raises(fallbacks.FallbackWarning):
+            x.msort()
+    assert list(torch_spyre.report()) == []
+    assert x.msort().tolist() == [1, 2, 3]
+
+
+def test_the_compiler_is_reached_through_the_fallback() -> None:
+    assert fallbacks.compile_op is eager.compile_op

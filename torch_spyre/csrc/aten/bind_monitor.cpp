@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/utils/pybind.h>
+
+#include <atomic>
+
+#include "device.h"
+#include "monitor.h"
+#include "python_objects.h"
+
+namespace spyre {
+namespace {
+
+namespace py = pybind11;
+
+std::atomic<bool> hook_set{false};
+PyObject* hook = nullptr;  // guarded by the GIL
+
+void set_memory_hook(const py::object& function) {
+  PyObject* old = hook;
+  hook = function.is_none() ? nullptr : Py_NewRef(function.ptr());
+  hook_set = hook != nullptr;
+  Py_XDECREF(old);
+}
+
+py::dict card_counters(int device) {
+  const auto index = resolve_device(static_cast<c10::DeviceIndex>(device));
+  py::dict d;
+  if (!is_open(index)) return d;
+  const auto c = card_of(index).counters();
+  d["launches"] = c.launches;
+  d["instructions"] = c.instructions;
+  d["memory_read_bytes"] = c.memory_read_bytes;
+  d["memory_write_bytes"] = c.memory_write_bytes;
+  d["lx_read_bytes"] = c.lx_read_bytes;
+  d["lx_write_bytes"] = c.lx_write_bytes;
+  d["ring_bytes"] = c.ring_bytes;
+  d["dma_in_bytes"] = c.dma_in_bytes;
+  d["dma_out_bytes"] = c.dma_out_bytes;
+  d["compute_ns"] = c.compute_ns;
+  d["dma_in_ns"] = c.dma_in_ns;
+  d["dma_out_ns"] = c.dma_out_ns;
+  return d;
+}
+
+}  // namespace
+
+void notify_memory_hook(int device, uint64_t address, int64_t change) {
+  if (!hook_set.load(std::memory_order_relaxed) || !Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  if (!hook) return;
+  const py::error_scope in_flight;  // memory may be freed while an exception unwinds
+  const auto function = py::reinterpret_borrow<py::object>(hook);
+  try {
+    function(device, address, change);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("memory history of spyre");
+  }
+}
+
+void bind_monitor(py::module_& m) {
+  m.def(
+      "_is_open", [](int device) { return is_open(resolve_device(static_cast<c10::DeviceIndex>(device))); },
+      py::arg("device"));
+  m.def("_card_counters", &card_counters, py::arg("device"), "Counters of an open card; empty if it is not open.");
+  m.def("_set_memory_hook", &set_memory_hook, py::arg("function"),
+        "Calls function(device, address, change in bytes) at every allocation "
+        "and free; None: no more.");
+}
+
+}  // namespace spyre

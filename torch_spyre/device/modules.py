@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules onto the card, with weights in the layout that matmul reads.
+
+A matmul reads its weight with the output features in the stick. PyTorch keeps the weight of a linear layer as
+(out_features, in_features); laid out in dim order [1, 0] it needs no copy before each product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_spyre import _C
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.device.tensors import device_tensor_layout, to_with_layout
+from torch_spyre.errors import InvalidArgument
+
+
+def load_to_spyre(
+    module: nn.Module, device: torch.device, dtype: torch.dtype | None = None, non_blocking: bool = False
+) -> nn.Module:
+    """Moves parameters and buffers in place, as ``nn.Module.to`` does. Parameters stay the same objects where nothing
+    else refers to their data, and tied ones stay tied in any case."""
+    if dtype is not None and not _C.is_supported_dtype(dtype):
+        raise InvalidArgument(f"Spyre backend does not support dtype {dtype}; use float16, bfloat16 or float32")
+    index = _C.current_device() if device.index is None else device.index
+    mover = _Mover(torch.device(DEVICE_NAME, index), dtype, non_blocking, {id(w) for w in matmul_weights(module)})
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is not None:
+                owner._parameters[name] = mover.parameter(parameter)
+        for name, buffer in owner._buffers.items():
+            if buffer is not None:
+                owner._buffers[name] = mover.buffer(buffer)
+    return module
+
+
+def matmul_weights(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Parameters that `module` and its children multiply with as ``x @ weight.T``."""
+    for owner in module.modules():
+        if isinstance(owner, nn.Linear):
+            names = ["weight"]
+        elif isinstance(owner, nn.MultiheadAttention):
+            names = ["in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"]
+        elif isinstance(owner, (nn.RNNBase, nn.RNNCellBase)):
+            names = [n for n in owner._parameters if n.startswith("weight_")]
+        else:
+            continue
+        for name in names:
+            weight = owner._parameters.get(name)
+            if weight is not None and weight.dim() == 2:
+                yield weight
+
+
+def weight_layout(size: torch.Size, dtype: torch.dtype) -> Any:
+    """Layout of an (out_features, in_features) weight with out_features in the stick."""
+    return _C.SpyreTensorLayout(list(size), [size[1], 1], dtype, [1, 0])
+
+
+class _Mover:
+    """Converts each tensor once, so that what was shared stays shared."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype | None, non_blocking: bool, weights: set[int]) -> None:
+        self.device, self.dtype, self.non_blocking, self.weights = device, dtype, non_blocking, weights
+        self.done: dict[int, tuple[torch.Tensor, Any]] = {}  # id -> (what it was, kept alive; what it became)
+
+    def parameter(self, old: nn.Parameter) -> nn.Parameter:
+        known = self.done.get(id(old))
+        if known is None:
+            known = self.done[id(old)] = (old, self._moved(old))
+            self.done[id(known[1])] = (known[1], known[1])
+        return known[1]
+
+    def buffer(self, old: torch.Tensor) -> torch.Tensor:
+        known = self.done.get(id(old))
+        if known is None:
+            known = self.done[id(old)] = (old, self._convert(old, False))
+        return known[1]
+
+    def _moved(self, old: nn.Parameter) -> nn.Parameter:
+        with torch.no_grad():
+            data = self._convert(old, id(old) in self.weights)
+            if data is old:
+                return old
+            new = nn.Parameter(data, old.requires_grad)
+            if old.grad is not None:
+                new.grad = self._convert(old.grad, id(old) in self.weights)
+        if type(old) is not nn.Parameter:
+            return new
+        try:
+            torch.utils.swap_tensors(old, new)
+        except RuntimeError:  # something else holds on to the old data, a graph for backward for instance
+            return new
+        return old
+
+    def _convert(self, old: torch.Tensor, as_weight: bool) -> torch.Tensor:
+        floating = old.is_floating_point() or old.is_complex()
+        dtype = self.dtype if self.dtype is not None and floating else old.dtype
+        if old.device == self.device and old.dtype == dtype:
+            return old
+        if as_weight and old.is_contiguous() and old.device.type != "meta":
+            layout = weight_layout(old.shape, dtype)
+            return to_with_layout(old.detach(), layout, dtype, self.device, self.non_blocking)
+        layout = device_tensor_layout(old)
+        if layout is not None and layout.device_dtype == _C.get_device_dtype(dtype):  # from another card
+            return to_with_layout(old.detach(), layout, dtype, self.device, self.non_blocking)
+        return old.detach().to(self.device, dtype, non_blocking=self.non_blocking)

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host fallbacks: an eager op that the compiler refuses with `UnsupportedOp` runs on the CPU, warned about and counted.
+
+Enters: an op call on spyre tensors. Leaves: the eager plan if the compiler has one, else results on the card again.
+Holds: which signatures were refused, so that no call is compiled twice in vain, and the counts behind
+``torch_spyre.report()``. Errors in the call itself stay errors: the CPU raises what PyTorch raises.
+
+``with disabled():`` or SPYRE_FALLBACK=0 raises the compiler's UnsupportedOp instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import numbers
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_spyre import _C, knobs
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ops.eager import _scalar_tensors, compile_op
+
+_MAX_SIGNATURES = 16384  # a growing size (a cache, a loop counter) must not grow the table for ever
+_HOST = torch.device("cpu")
+_NOT_THE_USER = tuple(str(Path(file).resolve().parent) for file in (_C.__file__, torch.__file__))
+
+
+class FallbackWarning(UserWarning):
+    """An op runs on the CPU because the compiler has no device operation for it."""
+
+
+@dataclass
+class Fallback:
+    """One row of the report. `moved_bytes` counts both directions, in host bytes."""
+
+    op: str
+    reason: str
+    calls: int = 0
+    moved_bytes: int = 0
+
+
+class Report(tuple[Fallback, ...]):
+    """Rows by falling traffic; prints as a table."""
+
+    def __str__(self) -> str:
+        if not self:
+            return "no op fell back to cpu"
+        width = max(len(row.op) for row in self)
+        lines = [f"{'op':<{width}} {'calls':>8} {'bytes moved':>14}  why"]
+        lines += [f"{row.op:<{width}} {row.calls:>8} {row.moved_bytes:>14}  {row.reason}" for row in self]
+        return "\n".join(lines)
+
+
+_lock = threading.Lock()
+_generator_lock = threading.Lock()
+_rows: dict[str, Fallback] = {}
+_refused: dict[tuple[Any, ...], str] = {}
+_off: ContextVar[bool] = ContextVar("spyre_fallbacks_off", default=False)
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Inside, an op that would fall back raises UnsupportedOp."""
+    token = _off.set(True)
+    try:
+        yield
+    finally:
+        _off.reset(token)
+
+
+def report() -> Report:
+    """What ran on the CPU so far; ``print(torch_spyre.report())``."""
+    with _lock:
+        rows = [replace(row) for row in _rows.values() if row.calls]
+    return Report(sorted(rows, key=lambda row: (-row.moved_bytes, row.op)))
+
+
+def reset() -> None:
+    """Empties the report; each op warns again."""
+    with _lock:
+        _rows.clear()
+
+
+def compile_or_run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The eager compiler as the dispatcher sees it: an `_C.EagerPlan`, or ``("result", value)``."""
+    with torch._C.DisableTorchFunction():  # a default device is none of our business
+        whole = _numbers_as_tensors(op, args, kwargs)
+    reason, signature = _without_compiler(op, *whole), None
+    if reason is None:
+        signature = _signature(op, *whole)
+        reason = _refused.get(signature) if signature is not None else None
+    if reason is None:
+        try:
+            return compile_op(op, args, kwargs)
+        except Exception as error:
+            cause = _cause(error)
+            if not isinstance(cause, UnsupportedOp) or not _enabled():
+                raise cause from None
+            reason = str(cause)
+            _remember(signature, reason)
+    if not _enabled():
+        raise UnsupportedOp(f"{op} would run on the cpu, and fallbacks are off: {reason}")
+    return "result", _run(op, *whole, reason)
+
+
+def _enabled() -> bool:
+    return bool(knobs.get("fallback")) and not _off.get()
+
+
+def _without_compiler(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
+    """Ops that never have a plan: the value of a result, or the draw of a generator, cannot be part of one."""
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return "random numbers are drawn on the host by the device's generator"
+    if torch.Tag.data_dependent_output in op.tags:
+        return "its result is a number on the host"
+    if not _card_tensors(args, kwargs):
+        return "it makes a tensor from numbers alone"
+    return None
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong, without the exception in which Inductor wraps it while it lowers."""
+    from torch._inductor.exc import LoweringException
+
+    inner = error.__context__ if isinstance(error, LoweringException) else None
+    return error if inner is None else inner
+
+
+def _remember(signature: tuple[Any, ...] | None, reason: str) -> None:
+    if signature is None:
+        return
+    with _lock:
+        if len(_refused) >= _MAX_SIGNATURES:
+            _refused.clear()
+        _refused[signature] = reason
+
+
+def _signature(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What the compiler's answer depends on; None for a call that cannot be a key."""
+    key = (op, *map(_of_value, args), *kwargs, *map(_of_value, kwargs.values()))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _of_value(x: Any) -> tuple[Any, ...]:
+    if isinstance(x, (list, tuple)):
+        return tuple(map(_of_value, x))
+    if not isinstance(x, torch.Tensor):
+        return (type(x), x)
+    if x.device.type != DEVICE_NAME:
+        return (x.device, x.dtype, x.shape)
+    return (x.device, x.dtype, x.shape, x.stride(), x.storage_offset(), _C.get_spyre_tensor_layout(x))
+
+
+# The call on the host
+
+
+@functools.cache
+def _tensor_places(op: Any) -> tuple[int | str, ...]:
+    """Arguments that the schema declares as tensors: positions, or names of those given by keyword."""
+    kinds = ("Tensor", "Optional[Tensor]")
+    return tuple(a.name if a.kwarg_only else i for i, a in enumerate(op._schema.arguments) if str(a.type) in kinds)
+
+
+def _numbers_as_tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The dispatcher hands over a number that stands for a tensor (``x % 2``) as a number: a 0-d tensor again."""
+    for place in _tensor_places(op):
+        value = kwargs.get(place) if isinstance(place, str) else args[place]
+        if isinstance(value, numbers.Number):
+            return _scalar_tensors(op, args, kwargs)
+    return list(args), kwargs
+
+
+def _map(fn: Callable[[Any], Any], x: Any) -> Any:
+    """Values of an op call nest in lists and tuples only; pytree takes ten times as long."""
+    if isinstance(x, (list, tuple)):
+        return type(x)([_map(fn, item) for item in x])
+    return fn(x)
+
+
+def _leaves(x: Any) -> Iterator[Any]:
+    if isinstance(x, (list, tuple)):
+        for item in x:
+            yield from _leaves(item)
+    else:
+        yield x
+
+
+def _card_tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    return [x for x in _leaves([*args, *kwargs.values()]) if _on_card(x)]
+
+
+class _Host:
+    """The call's arguments on the CPU. Tensors that share a storage on the card share one here."""
+
+    def __init__(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.moved_bytes = 0
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []  # (on the card, on the host)
+        self.device: torch.device | None = None
+        self.spans = _shared_spans(_card_tensors(args, kwargs))
+        self.bases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        outputs = {a.name for a in op._schema.arguments if a.is_out}
+        self.args = _map(self.move, list(args))
+        self.kwargs = {
+            name: _map(functools.partial(self.move, written_only=name in outputs), x) for name, x in kwargs.items()
+        }
+
+    def move(self, x: Any, written_only: bool = False) -> Any:
+        if isinstance(x, torch.device) and x.type == DEVICE_NAME:
+            self.device = x
+            return _HOST
+        if not _on_card(x):
+            return x
+        self.device = self.device or x.device
+        for card, host in self.pairs:
+            if card is x:
+                return host
+        host = self._copy(x, written_only)
+        self.pairs.append((x, host))
+        return host
+
+    def _copy(self, x: torch.Tensor, written_only: bool) -> torch.Tensor:
+        key = (x.untyped_storage()._cdata, x.dtype)
+        if key not in self.spans:
+            if written_only:
+                return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+            self.moved_bytes += x.nbytes
+            return x.cpu()
+        first, last = self.spans[key]
+        if key not in self.bases:
+            self.bases[key] = x.as_strided((last - first,), (1,), first).cpu()
+            self.moved_bytes += self.bases[key].nbytes
+        return self.bases[key].as_strided(x.shape, x.stride(), x.storage_offset() - first)
+
+    def back(self, host: Any) -> Any:
+        """A result on the card: the argument that it is, or a new tensor."""
+        if not isinstance(host, torch.Tensor):
+            return host
+        for card, known in self.pairs:
+            if known is host:
+                return card
+        if self.device is None:
+            return host
+        card = host.to(self.device)
+        self.moved_bytes += host.nbytes
+        self.pairs.append((card, host))
+        return card
+
+    def write_back(self, op: Any) -> None:
+        """Arguments that the op wrote. An out= tensor that it resized is resized on the card too."""
+        for i, argument in enumerate(op._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            written = self.kwargs.get(argument.name) if argument.kwarg_only else self.args[i]
+            for card, host in self.pairs:
+                if any(host is x for x in _leaves(written)):
+                    if card.shape != host.shape:
+                        card.resize_(host.shape)
+                    card.copy_(host)
+                    self.moved_bytes += host.nbytes
+
+
+def _on_card(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.device.type == DEVICE_NAME
+
+
+def _shared_spans(tensors: Sequence[torch.Tensor]) -> dict[tuple[int, torch.dtype], tuple[int, int]]:
+    """The part of each storage that several different views of the call cover, in elements."""
+    views: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
+    for x in tensors:
+        group = views.setdefault((x.untyped_storage()._cdata, x.dtype), [])
+        if x.numel() and all(x is not y for y in group):
+            group.append(x)
+    return {
+        key: (min(x.storage_offset() for x in group), max(_end(x) for x in group))
+        for key, group in views.items()
+        if len(group) > 1
+    }
+
+
+def _end(x: torch.Tensor) -> int:
+    return x.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+
+
+def _run(op: Any, args: Sequence[Any], kwargs: dict[str, Any], reason: str) -> Any:
+    if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
+        raise UnsupportedOp(f"{op} returns a view, which cannot be made on the host: {reason}")
+    _warn(op, reason)
+    # Kernels stand below autograd, so what happens here must not be recorded, and below any default device.
+    with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
+        if op is torch.ops.aten._copy_from.default:  # its schema does not say that it writes
+            source, target = args[:2]
+            target.copy_(source.cpu())
+            _count(op, reason, source.nbytes + target.nbytes)
+            return target
+        host = _Host(op, args, kwargs)
+        with _random_numbers(op, host):
+            result = op(*host.args, **host.kwargs)
+        host.write_back(op)
+        moved = _map(host.back, result)
+    _count(op, reason, host.moved_bytes)
+    return moved
+
+
+@contextlib.contextmanager
+def _random_numbers(op: Any, host: _Host) -> Iterator[None]:
+    """Lets the device's generator draw: a host generator takes over its state and hands it back."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        yield
+        return
+    place = next(((i, a.kwarg_only) for i, a in enumerate(op._schema.arguments) if a.name == "generator"), None)
+    given = None if place is None else host.kwargs.get("generator") if place[1] else host.args[place[0]]
+    if given is not None and given.device.type == "cpu":
+        yield
+        return
+    index = host.device.index if host.device is not None and host.device.index is not None else -1
+    source = given if given is not None else _C._get_default_generator(index)
+    with _generator_lock:
+        # An op that takes no generator draws from the process-wide one of the host.
+        substitute = torch.default_generator if place is None else torch.Generator()
+        before = substitute.get_state()
+        substitute.set_state(source.get_state())
+        if place is not None and place[1]:
+            host.kwargs["generator"] = substitute
+        elif place is not None:
+            host.args[place[0]] = substitute
+        try:
+            yield
+        finally:
+            source.set_state(substitute.get_state())
+            substitute.set_state(before)
+
+
+# Warning and counting
+
+
+def _warn(op: Any, reason: str) -> None:
+    with _lock:
+        if str(op) in _rows:
+            return
+        _rows[str(op)] = Fallback(str(op), reason)
+    warnings.warn(FallbackWarning(f"{op} is falling back to cpu"), stacklevel=_user_level())
+
+
+def _count(op: Any, reason: str, moved_bytes: int) -> None:
+    with _lock:
+        row = _rows.setdefault(str(op), Fallback(str(op), reason))
+        row.calls += 1
+        row.moved_bytes += moved_bytes
+
+
+def _user_level() -> int:
+    """Depth of the first frame outside this package and torch, as seen by the caller's ``warnings.warn``."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USER):
+        level, frame = level + 1, frame.f_back
+    return level
