@@ -64,6 +64,28 @@ def card_sources() -> list[Path]:
     return [s for s in sources if IS_X86 or not s.stem.endswith(("_avx2", "_avx512"))]
 
 
+# Files compiled as one unit: most of their compile time is the same PyTorch headers.
+UNITS = {
+    "python": ("bind_launch", "bind_layout", "bind_monitor", "errors", "module"),
+    "kernels": ("copy", "device", "dma", "factory", "random", "serialization"),
+}
+
+
+def aten_units() -> list[Path]:
+    """The sources of csrc/aten, with each unit as one generated file that includes its members."""
+    sources = sorted(CSRC.glob("aten/*.cpp"))
+    units = []
+    for name, members in UNITS.items():
+        unit = NINJA_DIR / "units" / f"aten_{name}.cpp"
+        unit.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(f'#include "{CSRC}/aten/{member}.cpp"\n' for member in members)
+        if not unit.exists() or unit.read_text() != text:
+            unit.write_text(text)
+        units.append(unit)
+    together = {member for members in UNITS.values() for member in members}
+    return [*units, *(s for s in sources if s.stem not in together)]
+
+
 class NinjaFile:
     """The text of build.ninja: paths are absolute, outputs lie beside it."""
 
@@ -84,7 +106,8 @@ class NinjaFile:
     def library(self, out: str, sources: list[tuple[Path, str]], link: str, after: str = "") -> None:
         objects = []
         for source, flags in sources:
-            obj = f"obj/{source.relative_to(CSRC).with_suffix('.o')}"
+            folder = source.parent.relative_to(CSRC) if source.is_relative_to(CSRC) else source.parent.name
+            obj = f"obj/{folder}/{source.stem}.o"
             self.lines += [f"build {obj}: cxx {source}", f"  flags = {flags}"]
             objects.append(obj)
         order = f" || {after}" if after else ""
@@ -112,7 +135,7 @@ def make_ninja_file() -> NinjaFile:
     bindings = CSRC / "card" / "bindings.cpp"
     if bindings.exists():
         ninja.library(f"_card{EXT_SUFFIX}", [(bindings, f"{binding} {card_include}")], with_card, after=card)
-    aten_sources = [(s, aten) for s in sorted(CSRC.glob("aten/*.cpp"))]
+    aten_sources = [(s, aten) for s in aten_units()]
     if aten_sources:
         torch_libs = "-ltorch_python -ltorch -ltorch_cpu -lc10"
         link = f"{with_card} -L{torch}/lib {torch_libs} -Wl,-rpath,'$$ORIGIN/../torch/lib' -Wl,--as-needed"

@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from oracle import Bounded
 
+from torch_spyre._inductor import config
+
 SIZES = [1, 2, 3, 5, 7, 16, 31, 64, 65, 100, 128, 130]
 MAX_ELEMENTS = 40_000
 COMMON = {
@@ -339,8 +341,9 @@ def bits(x: torch.Tensor) -> torch.Tensor:
     return x.cpu().contiguous().view(torch.int16 if x.dtype == torch.float16 else torch.int32)
 
 
-def run(program: Program) -> None:
-    note(repr(program))
+def run(program: Program, **knobs: Any) -> None:
+    """Checks one program; with knobs, also that planning under them gives the same bits."""
+    note(f"{program!r}\n{knobs}")
     torch.manual_seed(len(program.steps))
     hosts = [(torch.randn(i.size) * i.scale).to(d) for i, d in zip(program.inputs, program.dtypes, strict=False)]
     inputs = [i.view(x.to("spyre")) for x, i in zip(hosts, program.inputs, strict=True)]
@@ -351,6 +354,11 @@ def run(program: Program) -> None:
         assert one.shape == two.shape and one.dtype == two.dtype
         want.check(two.cpu())
         assert torch.equal(bits(one), bits(two)), f"compiled differs from eager:\n{program!r}"
+    if knobs:
+        torch._dynamo.reset()
+        with config.patch(**knobs):
+            again = torch.compile(program.__call__, dynamic=False)(*inputs)
+        assert all(torch.equal(bits(one), bits(two)) for one, two in zip(compiled, again, strict=True)), knobs
 
 
 @settings(max_examples=40, derandomize=True, **COMMON)
@@ -363,4 +371,149 @@ def test_random_graphs(draw: Random) -> None:
 @settings(max_examples=300, **COMMON)
 @given(st.randoms(use_true_random=True))
 def test_many_random_graphs(draw: Random) -> None:
-    run(draw_program(draw, steps=16))
+    program = draw_program(draw, steps=16)
+    run(program, sencores=draw.choice([1, 2, 3, 7, 16, 31]), lx_planning=draw.random() < 0.5)
+
+
+# Cases that random graphs cannot reach: state, changing sizes, and patterns that Inductor rewrites.
+
+
+def half(*size: int) -> torch.Tensor:
+    return torch.randn(size).to(torch.float16)
+
+
+def both(fn: Callable[..., Any], *hosts: torch.Tensor) -> list[torch.Tensor]:
+    """Results of eager and compiled code, which must be the same bits, with what became of the inputs."""
+    results = []
+    torch._dynamo.reset()
+    for run in (fn, torch.compile(fn, dynamic=False)):
+        inputs = [x.to("spyre") for x in hosts]
+        got = run(*inputs)
+        results.append([bits(x) for x in (*(got if isinstance(got, tuple) else (got,)), *inputs)])
+    for one, two in zip(*results, strict=True):
+        assert torch.equal(one, two)
+    return [x.cpu() for x in (got if isinstance(got, tuple) else (got,))]
+
+
+def assign(a, b):
+    c = a + b
+    c[3:9] = b[1:7]
+    c[:, 7] = 0
+    c[1::3, ::2] *= 3
+    return c, c @ b.t()
+
+
+def assign_and_compute_again(a, b):
+    c = a * 2
+    c[2:5] = 7
+    return c, a * 2 + 1
+
+
+def read_write_read(a, b):
+    c = a * b
+    first = c[:, 3:50].sum(0)
+    c[4] = a.sum(0)
+    second = c[:, 3:50].sum(0)
+    c.mul_(2)
+    return first, second, c[:, 3:50].t() @ b
+
+
+def views_of_views(a, b):
+    c = a + 1
+    v = c[2:20]
+    v.mul_(2)
+    w = v[:, 3:9]
+    w.add_(b[:18, 3:9])
+    return c, v, w
+
+
+def inputs_in_place(a, b):
+    a[3:5].mul_(2)
+    a.t().add_(b.t())
+    b[:, 10:20] = a[:, 20:30]
+    return a * 2, b
+
+
+def aliased_results(a, b):
+    c = a + b
+    return c, c, c.t(), c[3:], c.reshape(-1), a
+
+
+@pytest.mark.parametrize(
+    "fn", [assign, assign_and_compute_again, read_write_read, views_of_views, inputs_in_place, aliased_results]
+)
+def test_in_place_and_aliases(fn: Callable[..., Any]) -> None:
+    a, b = (torch.randint(-3, 4, (26, 200)).to(torch.float16) for _ in range(2))  # small integers: exact until rounded
+    got = both(fn, a, b)
+    want = fn(a.double(), b.double())
+    for x, y in zip(got, want, strict=True):
+        torch.testing.assert_close(x.double(), y, rtol=2.0**-9, atol=0.0)
+
+
+def reshaped_slice(x):
+    return x.permute(3, 1, 0, 2).reshape(-1)[5:3000] * 2
+
+
+def reshaped_across(x):
+    return x.permute(3, 1, 0, 2).reshape(10, -1).t() * 2
+
+
+def reshaped_rows(x):
+    return torch.softmax(x[:, 3:100].permute(3, 1, 0, 2).reshape(97, -1), -1)
+
+
+def expanded_flat(x):
+    return x.amax(2, keepdim=True).expand(7, 130, 2, 2).reshape(-1).amax(0)
+
+
+@pytest.mark.parametrize("fn", [reshaped_slice, reshaped_across, reshaped_rows, expanded_flat])
+def test_digits_of_sums(fn: Callable[..., Any]) -> None:
+    """Views of views whose index divides a sum of loop dims."""
+    x = half(7, 130, 2, 2)
+    (got,) = both(fn, x)
+    torch.testing.assert_close(got.double(), fn(x.double()), rtol=2.0**-8, atol=2.0**-12)
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.transpose(-2, -1) / 8.0, -1) @ v
+
+
+def scaled_attention(q, k, v):
+    return torch.softmax((q @ k.transpose(-2, -1)) * 0.125, -1).matmul(v)
+
+
+def divisions(q, k, v):
+    return (q / 3).float() / 7.0 / 0.1, q / (k * k + 1)
+
+
+def means(q, k, v):
+    return q.mean(-1), (q - q.mean(-1, keepdim=True)) * torch.rsqrt((q * q).mean(-1, keepdim=True) + 1e-5)
+
+
+@pytest.mark.parametrize("fn", [attention, scaled_attention, divisions, means])
+def test_what_inductor_would_rewrite_stays_as_written(fn: Callable[..., Any]) -> None:
+    both(fn, half(2, 4, 33, 64), half(2, 4, 33, 64), half(2, 4, 33, 64))
+
+
+def test_sizes_and_numbers_may_change() -> None:
+    """Without dynamic=False Dynamo makes a size symbolic when it changes: the graph is specialised, and stays right."""
+    torch._dynamo.reset()
+
+    def fn(x: torch.Tensor, w: torch.Tensor, s: float) -> torch.Tensor:
+        return torch.softmax((x @ w).reshape(-1, 2, 15) * s + x.shape[0], -1)
+
+    compiled = torch.compile(fn)
+    w = half(70, 30).to("spyre")
+    for n, s in ((5, 2.0), (6, 2.5), (7, 3), (6, 2.5), (5, 4), (9, 0.5)):
+        x = half(n, 70).to("spyre")
+        assert torch.equal(bits(fn(x, w, s)), bits(compiled(x, w, s)))
+    torch._dynamo.reset()
+
+
+def test_empty_tensors() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.t() @ x + 1, x @ x.t(), x * 2, x.sum(0), x.sum(1), torch.softmax(x, -1)
+
+    got = both(fn, torch.empty(0, 5, dtype=torch.float16))
+    assert [tuple(x.shape) for x in got] == [(5, 5), (0, 0), (0, 5), (5,), (0,), (0, 5)]
+    assert (got[0] == 1).all() and not got[3].any()

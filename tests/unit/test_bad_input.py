@@ -187,17 +187,6 @@ def test_an_unsupported_operation_in_a_compiled_function_names_op_and_line() -> 
     torch._dynamo.reset()
 
 
-def test_dynamic_shapes_are_refused_by_name() -> None:
-    torch._dynamo.reset()
-    fn = torch.compile(lambda x: x * 2, dynamic=True)
-    x = half(5, 7).to("spyre")
-    try:
-        assert torch.equal(fn(x).cpu(), x.cpu() * 2)  # supported: then it must be right
-    except Exception as error:
-        assert "dynamic" in str(error)
-    torch._dynamo.reset()
-
-
 # Programs
 
 

@@ -84,22 +84,23 @@ class SpyreScheduling(BaseScheduling):
     def _visible(self, nodes: list[SchedulerNode]) -> list[str]:
         """Buffers of these nodes that somebody else reads; the rest never leaves the kernel."""
         inside = {n.get_name() for n in nodes}
-        visible = []
+        made = [buffer for node in nodes for buffer in node.get_outputs() if not buffer.get_mutations()]
+        wanted: set[str] = set()
         for node in nodes:
             for buffer in node.get_outputs():
-                name = buffer.get_name()
-                if buffer.get_mutations():
-                    continue
                 outside = any(
                     isinstance(user.node, OutputNode) or user.node.get_name() not in inside
                     for user in buffer.users
                     if not user.is_weak
                 )
-                if outside:
-                    visible.append(name)
-                else:
-                    V.graph.removed_buffers.add(name)
-        return visible
+                if outside:  # a later version of a buffer is the buffer that it mutates
+                    wanted.update(self._real_name(name) for name in buffer.get_mutations() or [buffer.get_name()])
+        names = [buffer.get_name() for buffer in made]
+        V.graph.removed_buffers.update(name for name in names if name not in wanted)
+        return [name for name in names if name in wanted]
+
+    def _real_name(self, name: str) -> str:
+        return str(self.scheduler.mutation_real_name.get(name, name))
 
 
 def graph_buffer(name: str) -> tuple[torch.dtype, Sequence[Any], Sequence[Any], bool]:

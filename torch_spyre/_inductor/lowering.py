@@ -87,6 +87,18 @@ def _divide(a: Any, b: Any) -> Any:
     return make_pointwise(ops.truediv)(*promote_constants(args, type_promotion_kind=kind))
 
 
+def _scatter_through_view(view: Any) -> Callable[..., Any]:
+    """x with a view of it replaced by src: a copy of x, and src copied into the view. Inductor would mask instead."""
+
+    def scatter(x: ir.TensorBox, src: ir.TensorBox, *place: Any, **named: Any) -> ir.TensorBox:
+        whole = lowerings[aten.clone.default](x)
+        whole.realize()
+        lowerings[aten.copy_.default](lowerings[view](whole, *place, **named), src)
+        return whole
+
+    return scatter
+
+
 def _check_inner(a: ir.TensorBox, b: ir.TensorBox) -> None:
     V.graph.sizevars.check_equals(a.get_size()[-1], b.get_size()[-2])
 
@@ -114,6 +126,9 @@ def register() -> None:
 
     for division in (aten.div.Tensor, aten.true_divide):
         _guarded(division)(_divide)
+
+    for scatter, view in ((aten.slice_scatter, aten.slice.Tensor), (aten.select_scatter, aten.select.int)):
+        _guarded(scatter)(_scatter_through_view(view))
 
     @_guarded(aten.mm)
     def mm(a: ir.TensorBox, b: ir.TensorBox, **kwargs: Any) -> ir.TensorBox:

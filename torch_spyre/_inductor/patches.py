@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._inductor.fx_passes import joint_graph
+from torch._inductor.fx_passes import fuse_attention, joint_graph
+from torch._inductor.pattern_matcher import ReplacementPatternEntry
 
 from torch_spyre.constants import DEVICE_NAME
 
@@ -34,5 +35,20 @@ def _unless_on_spyre(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return decide
 
 
+def _keep_attention() -> None:
+    """Inductor replaces softmax(q @ k.T) @ v by one attention op, whose decomposition rounds differently and differs in
+    fully masked rows.
+
+    Missing hook: as above. Patterns are registered at the first compilation for each device: those to come consult the
+    check in their module, those already there get it now.
+    """
+    fuse_attention._sfdp_params_check = _unless_on_spyre(fuse_attention._sfdp_params_check)
+    for entries in joint_graph.patterns.patterns.values():
+        for entry in entries:
+            if isinstance(entry, ReplacementPatternEntry):
+                entry.extra_check = _unless_on_spyre(entry.extra_check)
+
+
 def apply() -> None:
     _keep_scaled_softmax()
+    _keep_attention()

@@ -63,8 +63,7 @@ class _Layouts:
         for node in self.graph.nodes:
             self._plan(node)
             written = node.output.buffer
-            if self.graph.buffers[written].kind == "input":  # a mutated input: copies made of it are stale
-                self.copies = {k: v for k, v in self.copies.items() if k[0] != written}
+            self.copies = {k: v for k, v in self.copies.items() if k[0] != written}  # stale now
         self.graph.nodes = self.nodes
         for buffer in self.graph.buffers.values():
             if buffer.layout is None and buffer.kind == "output":  # empty: no node writes it

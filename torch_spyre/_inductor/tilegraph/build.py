@@ -98,14 +98,19 @@ class Tracer(DefaultHandler):
 
     def _index(self, index: sympy.Expr) -> Index:
         ranges = {sympy.Symbol(n, integer=True, nonnegative=True): sympy.Integer(s) for n, s in self.sizes.items()}
-        return from_sympy(V.graph.sizevars.simplify_with_ranges(sympy.sympify(index), ranges), self.sizes)
+        return from_sympy(V.graph.sizevars.simplify_with_ranges(self._numbers(index), ranges), self.sizes)
+
+    def _numbers(self, expr: sympy.Expr) -> sympy.Expr:
+        """The expression with its symbolic sizes as numbers."""
+        expr = sympy.sympify(expr)
+        return expr.xreplace({s: sympy.Integer(_static(s)) for s in expr.free_symbols if str(s) not in self.sizes})
 
     def load(self, name: str, index: sympy.Expr) -> Expr:
         buffer = self.builder.buffer(name)
         try:
             return Expr("load", buffer.dtype, leaf=Load(buffer.name, self._index(index)))
         except UnsupportedOp as error:
-            found = split_base(sympy.sympify(index), self.sizes)
+            found = split_base(self._numbers(index), self.sizes)
             if found is None:
                 raise UnsupportedOp(f"{self.reading}: {error}") from None
             return Expr("load", buffer.dtype, leaf=self.builder.flattened(buffer, *found, self.reading))
@@ -135,7 +140,8 @@ class Tracer(DefaultHandler):
         self.stored = (self._index(index), value)
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Expr:
-        if not isinstance(expr, (int, sympy.Integer)):
+        expr = self._numbers(expr)
+        if not isinstance(expr, sympy.Integer):
             raise UnsupportedOp(f"{self.reading} computes with positions ({expr}), which has no device operation yet")
         return self.constant(int(expr), dtype)
 
@@ -173,7 +179,7 @@ class Builder:
         self.alias: dict[str, str] = {}
         self.source: dict[str, str] = {}  # input that is passed under another buffer's name
         self.version: dict[str, int] = {}
-        self.seen: dict[tuple[Any, ...], Load] = {}
+        self.seen: dict[tuple[Any, ...], tuple[Load, int]] = {}  # expression -> place, version
 
     # Buffers
 
@@ -394,12 +400,15 @@ class Builder:
         return op, tuple(n for _, n in dims), canonical
 
     def _remember(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...], output: Load) -> None:
-        rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
-        self.seen.setdefault(self._key(op, dims, inputs), Load(output.buffer, output.index.rename(rename)))
+        if self._recall(op, dims, inputs) is None:
+            rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
+            held = Load(output.buffer, output.index.rename(rename))
+            self.seen[self._key(op, dims, inputs)] = (held, self.version.get(output.buffer, 0))
 
     def _recall(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...]) -> Load | None:
-        known = self.seen.get(self._key(op, dims, inputs))
-        if known is None:
+        """Where the value is, unless that buffer was written again since."""
+        known, version = self.seen.get(self._key(op, dims, inputs), (None, 0))
+        if known is None or version != self.version.get(known.buffer, 0):
             return None
         return Load(known.buffer, known.index.rename({f"x{i}": d for i, (d, _) in enumerate(dims)}))
 
@@ -445,12 +454,17 @@ def _origin(buf: ir.ComputedBuffer) -> str:
 
 
 def _ints(values: Iterable[Any]) -> tuple[int, ...]:
-    result = []
-    for v in values:
-        if not isinstance(v, (int, sympy.Integer)):
-            raise UnsupportedOp(f"symbolic size {v}: compile with dynamic=False, dynamic shapes are not supported yet")
-        result.append(int(v))
-    return tuple(result)
+    return tuple(_static(v) for v in values)
+
+
+def _static(value: Any) -> int:
+    """A size as a number. A symbolic one gets its present value, and a guard: another size compiles another graph."""
+    if isinstance(value, (int, sympy.Integer)):
+        return int(value)
+    try:
+        return int(V.graph.sizevars.guard_int(value))
+    except Exception as error:
+        raise UnsupportedOp(f"size {value} depends on data: give it a fixed size") from error
 
 
 def _contiguous(size: Sequence[int]) -> tuple[int, ...]:
