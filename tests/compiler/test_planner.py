@@ -35,6 +35,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def tile_graph(program: Program, inputs: list[torch.Tensor]) -> Graph:
     """The TileGraph of a function, through Inductor's lowering but without Dynamo and without running anything."""
+    from torch._inductor import config as inductor_config
     from torch._inductor import ir
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.graph import GraphLowering
@@ -52,7 +53,8 @@ def tile_graph(program: Program, inputs: list[torch.Tensor]) -> Graph:
         traced = make_fx(lambda *x: [v + 1 for v in program(*x)], decomposition_table=select_decomp_table())(*fakes)
     lowering = GraphLowering(traced, example_inputs=fakes)
     with V.set_graph_handler(lowering), V.set_fake_mode(mode):
-        lowering.run(*fakes)
+        with inductor_config.patch(comprehensive_padding=False):
+            lowering.run(*fakes)
         builder = Builder("random", graph_buffer)
         for operation in lowering.operations:
             assert isinstance(operation, ir.ComputedBuffer)

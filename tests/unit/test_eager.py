@@ -227,6 +227,30 @@ def test_views_as_operands(view: Callable[[torch.Tensor], torch.Tensor]) -> None
         assert_same(kept.cpu(), want)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: -x,
+        lambda x: x.transpose(0, 1) + 1,
+        lambda x: x.permute(3, 1, 0, 2) * 2,
+        lambda x: x + x.permute(0, 1, 2, 3).contiguous(),
+        lambda x: x[:, 3:50] * 2,
+        lambda x: x[::2] - x[::2],
+        lambda x: x[:, :1].expand(5, 100, 2, 7) + 1,
+        lambda x: x.permute(3, 1, 0, 2).sum(1, keepdim=True),
+        lambda x: torch.softmax(x.transpose(1, 2), 1),
+        lambda x: x[0].transpose(0, 1) @ x[0].permute(1, 2, 0),
+        lambda x: x.permute(3, 1, 0, 2).clone(),
+        lambda x: torch.where(x > 0, x, x.permute(0, 1, 2, 3)),
+        lambda x: x.permute(1, 0, 2, 3).float(),
+    ],
+)
+def test_results_have_the_strides_that_pytorch_gives_them(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = half(5, 100, 2, 7)  # a stride of 1400: large enough for Inductor to pad
+    got, want = call(x.to("spyre")), call(x)
+    assert (got.shape, got.stride()) == (want.shape, want.stride())
+
+
 def test_in_place() -> None:
     a, b = half(33, 100), half(33, 100)
     x, y = card(a, b)

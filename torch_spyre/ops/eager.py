@@ -216,6 +216,7 @@ def _lower(
     traced: torch.fx.GraphModule, op: Any, mutated: Sequence[int | None]
 ) -> tuple[Graph, list[int], list[tuple[str, int]]]:
     """(TileGraph, positions of its inputs among the tensors, how each result is returned)."""
+    from torch._inductor import config as inductor_config
     from torch._inductor import ir
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
@@ -226,9 +227,11 @@ def _lower(
 
     placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     fakes = [n.meta["val"] for n in placeholders]
+    _keep_strides(traced)
     lowering = GraphLowering(traced, example_inputs=fakes)
     with V.set_graph_handler(lowering), V.set_fake_mode(fakes[0].fake_mode):
-        lowering.run(*fakes)
+        with inductor_config.patch(comprehensive_padding=False):  # as compile_fx does for devices that are not GPUs
+            lowering.run(*fakes)
         builder = Builder(f"eager_{op.name().split('::')[-1].replace('.', '_')}", graph_buffer)
         for operation in lowering.operations:
             if not isinstance(operation, ir.ComputedBuffer):
@@ -242,6 +245,15 @@ def _lower(
     counter = itertools.count()
     outputs = [("input", m) if m is not None else ("output", next(counter)) for m in mutated]
     return graph, [order.index(name) for name in builder.arguments(graph)], outputs
+
+
+def _keep_strides(traced: torch.fx.GraphModule) -> None:
+    """Results have the strides that PyTorch gives them; left alone, Inductor orders and pads them as it likes."""
+    (output,) = traced.graph.find_nodes(op="output")
+    results = output.args[0] if isinstance(output.args[0], (list, tuple)) else output.args
+    values = [r.meta.get("val") if isinstance(r, torch.fx.Node) else None for r in results]
+    output.meta["user_visible_output_idxs"] = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
+    output.meta["original_output_strides"] = [v.stride() if isinstance(v, torch.Tensor) else None for v in values]
 
 
 def _mutated_returns(

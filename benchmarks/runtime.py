@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python benchmarks/runtime.py [--strict]: what PyTorch costs on top of the card, weight copies, the autoload."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+
+import torch
+from common import Figure, finish, interleaved, machine_line
+
+from torch_spyre import _C, _card
+from torch_spyre._inductor import inspect
+from torch_spyre._inductor.kernel import kernel
+
+HALF = torch.float16
+
+
+def launch_overhead() -> list[Figure]:
+    """A matmul of about a millisecond: the card's own interface, our launcher, an eager op, a compiled artefact."""
+    a, b = torch.randn(256, 512, dtype=HALF), torch.randn(512, 512, dtype=HALF)
+    on_card = [a.to("spyre"), b.to("spyre")]
+    inspect.start()
+    compiled = torch.compile(torch.mm, dynamic=False)
+    compiled(*on_card)
+    record = inspect.records()[-1]
+    inspect.stop()
+    card = _card.Card(0)
+    program = _card.Program.load(record.program.binary)
+    sizes = [program.arg_bytes(i) for i in range(program.n_args)]
+    buffers = [(card.allocate(n), n) for n in sizes]
+    for address, n in buffers:
+        card.write(address, bytes(n))
+    launcher = kernel(record.name, record.graph_json)
+
+    def direct() -> None:
+        card.launch(program, buffers)
+        card.synchronize()
+
+    def through(action: object) -> object:
+        def call() -> None:
+            action(*on_card)  # type: ignore[operator]
+            torch.spyre.synchronize()
+
+        return call
+
+    contenders = {
+        "card": direct,
+        "launcher": through(launcher),
+        "eager": through(torch.mm),
+        "compiled": through(compiled),
+    }
+    seconds = interleaved(contenders, rounds=15, least_s=0.05)  # type: ignore[arg-type]
+    base = seconds["card"]
+    figures = []
+    for name in ("launcher", "eager"):
+        extra = (seconds[name] - base) * 1e6
+        figures.append(
+            Figure(f"{name}: over the card's own interface", extra, "us", "<", 20, f"{base * 1e3:.2f} ms kernel")
+        )
+        figures.append(Figure(f"{name}: over the card's own interface", extra / base / 1e4, "%", "<", 5))
+    extra = (seconds["compiled"] - base) * 1e6
+    figures.append(Figure("torch.compile call: over the card's own interface", extra, "us", "<", 50, "Dynamo included"))
+    return figures
+
+
+def copies() -> list[Figure]:
+    """64 MB fp16, both layouts of a 2-D weight, against Tensor.clone()."""
+    host = torch.randn(4096, 8192, dtype=HALF)
+    plain = host.to("spyre")
+    swapped = _C.spyre_empty_with_layout(
+        [4096, 8192], [8192, 1], HALF, _C.SpyreTensorLayout([4096, 8192], [8192, 1], HALF, [1, 0])
+    )
+    back = torch.empty_like(host)
+    seconds = interleaved(
+        {
+            "clone": host.clone,
+            "in": lambda: plain.copy_(host),
+            "in swapped": lambda: swapped.copy_(host),
+            "out": lambda: back.copy_(plain),
+            "out swapped": lambda: back.copy_(swapped),
+        },
+        rounds=5,
+    )
+    return [
+        Figure(f"64 MB fp16 {name}, speed vs clone()", seconds["clone"] / seconds[name], "x", ">=", 0.5)
+        for name in ("in", "in swapped", "out", "out swapped")
+    ]
+
+
+def autoload() -> list[Figure]:
+    """What ``import torch`` pays for the device."""
+
+    def seconds(on: str) -> float:
+        code = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
+        env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": on}
+        return float(
+            subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+        )
+
+    pairs = [(seconds("0"), seconds("1")) for _ in range(7)]
+    extra = statistics.median(b for _, b in pairs) - statistics.median(a for a, _ in pairs)
+    return [Figure("import torch with autoload, extra", extra * 1e3, "ms", "<", 150)]
+
+
+if __name__ == "__main__":
+    print(machine_line())
+    sys.exit(finish([*launch_overhead(), *copies(), *autoload()]))
