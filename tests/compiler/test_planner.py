@@ -28,6 +28,7 @@ from torch_spyre._inductor.planner import InputSpec, Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
 from torch_spyre._inductor.tilegraph.index import BASE, evaluate, from_sympy, split_base
 from torch_spyre.constants import LX_BYTES, STICK_BYTES
+from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ktir.tileops import Access, Coord, Dim, Operand, Space, TileOp
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -297,6 +298,17 @@ def test_digits_of_a_sum_are_split_off(seed: int) -> None:
         assert got == index.subs({d0: a, d1: b, next(symbols("d2")): c})
     assert split_base(d0 + 2 * d1, sizes) is None
     assert from_sympy(d0 + 2 * d1, sizes).const == 0
+
+
+def test_a_digit_of_a_digit() -> None:
+    (d,) = symbols("d")
+    nested = ModularIndexing(ModularIndexing(d, 1, 130), 1, 65, evaluate=False)
+    index = from_sympy(3 * nested, {"d": 1000})
+    assert [evaluate(index.terms, index.const, {"d": v}) for v in range(1000)] == [
+        3 * (v % 130 % 65) for v in range(1000)
+    ]
+    with pytest.raises(UnsupportedOp, match="not affine"):
+        from_sympy(ModularIndexing(ModularIndexing(d, 1, 130), 1, 64, evaluate=False), {"d": 1000})
 
 
 def test_a_node_may_only_keep_what_its_own_core_wrote() -> None:

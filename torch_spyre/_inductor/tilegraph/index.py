@@ -71,7 +71,9 @@ def _digit(expr: sympy.Expr, sizes: Mapping[str, int]) -> tuple[str, int, int] |
     if name == "ModularIndexing":
         base, div, mod = expr.args
         inner = _digit(base, sizes)
-        if inner is None or inner[2] or not (div.is_Integer and mod.is_Integer):
+        if inner is None or not (div.is_Integer and mod.is_Integer):
+            return None
+        if inner[2] % (int(div) * int(mod)):  # a digit of a digit is one if it ends where the outer one repeats
             return None
         return _canonical((inner[0], inner[1] * int(div), int(mod)), sizes)
     if name in ("FloorDiv", "CleanDiv"):
