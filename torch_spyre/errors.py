@@ -30,6 +30,10 @@ class OutOfBounds(SpyreError):
     """An access outside a tensor, the scratchpad or card memory."""
 
 
+class IndexOutOfRange(SpyreError, IndexError):
+    """An index value of a gather or scatter outside its table."""
+
+
 class UninitializedRead(SpyreError):
     """A read of bytes that nothing wrote."""
 

@@ -14,6 +14,7 @@ from programs import (
     BARRIER,
     CORE,
     FP32,
+    INT32,
     RW,
     R,
     W,
@@ -45,6 +46,7 @@ HEADER = 16
 def everything() -> bytes:
     """A valid program with every instruction and operand space."""
     layout = a.Operand(Space.MEM, FP32, Affine(0), a.LayoutMap(Affine(0), (1,), ((32, 2, 128), (1, 32, 4))), index=0)
+    rows = a.IndexOperand(lx(2752, 8, 0, fmt=INT32), a.DimMap(16), 4)
     body: list[a.Instruction] = [
         vop("add", dims(4, 64), lx(0, 256, (32, 4, 128)), mem(0, CORE * 1024, 256, 4), imm(1.0)),
         vop("mul", dims(4, 64), lx(1024, 256, 4), lx(0, 256, 4), scalar(0)),
@@ -58,6 +60,12 @@ def everything() -> bytes:
         *when(reg(0, -1), copy(dims(64), mem(1, 0, 4), layout)),
         BARRIER,
         copy(dims(16), mem(1, CORE * 64 + 256, 4), lx(2624, 4)),
+        a.IotaInst(dims(4, 2), lx(2752, 8, 4, fmt=INT32), Affine(0), (a.DimMap(1), a.DimMap(1, 2, 3))),
+        a.GatherInst(dims(4, 4), lx(2784, 16, 4), mem(0, 0, 0, 4), (rows,), True),
+        a.ScatterInst(dims(4, 4), lx(2304, 0, 4), lx(2784, 16, 4), (rows,), True, True),
+        a.ScanInst(Rop.SUM, Compute.F32, 1, dims(4, 4), lx(2784, 16, 4), lx(2784, 16, 4)),
+        a.ArgReduceInst(Rop.MAX, 1, dims(4, 4), lx(2848, 4, 0, fmt=INT32), lx(2864, 4, 0), lx(2784, 16, 4)),
+        a.SortInst(0, True, True, 2, dims(4, 4), lx(2880, 16, 4), None, lx(2784, 16, 4)),
     ]
     return build(
         body,
@@ -70,7 +78,7 @@ def everything() -> bytes:
 
 
 def seal(body: bytes) -> bytes:
-    return b"SPYP" + struct.pack("<HHII", 2, 0, len(body), zlib.crc32(body)) + body
+    return b"SPYP" + struct.pack("<HHII", 3, 0, len(body), zlib.crc32(body)) + body
 
 
 def load_or_named_error(binary: bytes) -> bool:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,14 @@ class View:
         dtype = np.dtype(DTYPE[self.format])
         at = self.offsets(values.shape)[..., None] + np.arange(dtype.itemsize)
         self.buffer[at] = np.ascontiguousarray(values.astype(dtype))[..., None].view(np.uint8)
+
+
+class Index(NamedTuple):
+    """An index tensor, the map of its values to byte offsets in the table, and how many values there are."""
+
+    view: View
+    along: Map
+    limit: int
 
 
 def layout_offsets(layout: Sequence[int], shape: Sequence[int]) -> NDArray[np.int64]:
@@ -165,37 +174,53 @@ class Kernels:
         self.lib.spyre_sum_views(rank, extent, ctypes.byref(out.raw()), raw, len(ins))
 
     def _indexed(
-        self, call: Callable[..., int], shape: Sequence[int], views: Sequence[View], along: Map, limit: int, *rest: int
+        self,
+        call: Callable[..., int],
+        shape: Sequence[int],
+        views: Sequence[View],
+        indices: Sequence[Index],
+        *rest: int,
     ) -> int | None:
         """None, or the index that lies outside the table."""
         rank, extent = self._shape(shape)
         bad = ctypes.c_int64(0)
         raw = [ctypes.byref(v.raw()) for v in views]
-        ok = call(rank, extent, *raw, (ctypes.c_int64 * 3)(*along), ctypes.c_int64(limit), *rest, ctypes.byref(bad))
+        index = (_View * len(indices))(*[i.view.raw() for i in indices])
+        along = [x for i in indices for x in (*i.along, i.limit)]
+        ok = call(
+            rank, extent, *raw, index, (ctypes.c_int64 * len(along))(*along), len(indices), *rest, ctypes.byref(bad)
+        )
         return None if ok else bad.value
 
-    def gather(self, shape: Sequence[int], out: View, table: View, index: View, along: Map, limit: int) -> int | None:
-        return self._indexed(self.lib.spyre_gather, shape, (out, table, index), along, limit)
+    def gather(self, shape: Sequence[int], out: View, table: View, *indices: Index, masked: bool = False) -> int | None:
+        return self._indexed(self.lib.spyre_gather, shape, (out, table), indices, int(masked))
 
     def scatter(
-        self, shape: Sequence[int], table: View, x: View, index: View, along: Map, limit: int, accumulate: bool = False
+        self,
+        shape: Sequence[int],
+        table: View,
+        x: View,
+        *indices: Index,
+        accumulate: bool = False,
+        masked: bool = False,
     ) -> int | None:
-        return self._indexed(self.lib.spyre_scatter, shape, (table, x, index), along, limit, int(accumulate))
+        return self._indexed(self.lib.spyre_scatter, shape, (table, x), indices, int(accumulate), int(masked))
 
-    def iota(self, shape: Sequence[int], out: View, start: float, step: Sequence[float]) -> None:
+    def iota(self, shape: Sequence[int], out: View, start: int, steps: Sequence[Map]) -> None:
         rank, extent = self._shape(shape)
-        steps = (ctypes.c_double * max(1, rank))(*step)
-        self.lib.spyre_iota(rank, extent, ctypes.byref(out.raw()), ctypes.c_double(start), steps)
+        flat = [x for step in steps for x in step]
+        numbers = (ctypes.c_int64 * max(1, len(flat)))(*flat)
+        self.lib.spyre_iota(rank, extent, ctypes.byref(out.raw()), ctypes.c_int64(start), numbers)
 
     def scan(self, op: str, shape: Sequence[int], dim: int, out: View, x: View, compute: int = 0) -> None:
         rank, extent = self._shape(shape)
         self.lib.spyre_scan(ROPS[op], compute, rank, extent, dim, ctypes.byref(out.raw()), ctypes.byref(x.raw()))
 
-    def arg_reduce(self, op: str, shape: Sequence[int], dim: int, index: View, value: View | None, x: View) -> None:
+    def arg_reduce(
+        self, op: str, shape: Sequence[int], dim: int, index: View | None, value: View | None, x: View
+    ) -> None:
         rank, extent = self._shape(shape)
-        self.lib.spyre_arg_reduce(
-            ROPS[op], rank, extent, dim, ctypes.byref(index.raw()), _or_null(value), ctypes.byref(x.raw())
-        )
+        self.lib.spyre_arg_reduce(ROPS[op], rank, extent, dim, _or_null(index), _or_null(value), ctypes.byref(x.raw()))
 
     def sort(
         self, shape: Sequence[int], dim: int, descending: bool, k: int, value: View | None, index: View | None, x: View

@@ -120,22 +120,25 @@ def test_moments() -> None:
 @pytest.mark.parametrize("fmt", [SEN169, FP32, INT32])
 def test_iota(fmt: int, data: st.DataObject) -> None:
     shape = tuple(data.draw(SHAPES))
-    number = st.integers(-10000, 10000) if fmt == INT32 else st.floats(-1000, 1000)
-    start, step = data.draw(number), [data.draw(number) for _ in shape]
+    number = st.integers(-10000, 10000)
+    start = data.draw(number)
+    steps = [(data.draw(st.sampled_from([0, 1, 7, 64])), data.draw(number), data.draw(number)) for _ in shape]
     out = random_view(np.random.default_rng(data.draw(st.integers(0, 2**32))), shape, fmt, broadcast=False)
-    expected = np.full(shape, float(start))
-    for d, s in enumerate(step):
-        expected = expected + (np.arange(shape[d]) * float(s)).reshape([-1 if i == d else 1 for i in range(len(shape))])
+    expected = np.full(shape, start, np.int64)
+    for d, (block, inner, outer) in enumerate(steps):
+        v = np.arange(shape[d])
+        part = v * inner if block == 0 else v % block * inner + v // block * outer
+        expected = expected + part.reshape([-1 if i == d else 1 for i in range(len(shape))])
 
     def run() -> NDArray:
-        kernels.iota(shape, out, start, step)
+        kernels.iota(shape, out, start, steps)
         return out.read(shape)
 
     exact = expected.astype(np.int32) if fmt == INT32 else from_fp32(expected.astype(np.float32), fmt)
     assert same_bits(on_every_isa(run), exact)
 
 
-def test_iota_is_exact_for_large_integers() -> None:
+def test_iota_is_exact_for_large_integers_and_saturates() -> None:
     out = dense(np.zeros(100), INT32)
-    kernels.iota((100,), out, 2**31 - 100, [1])
-    assert out.read((100,)).tolist() == list(range(2**31 - 100, 2**31))
+    kernels.iota((100,), out, 2**31 - 99, [(0, 1, 0)])
+    assert out.read((100,)).tolist() == [*range(2**31 - 99, 2**31), 2**31 - 1]

@@ -13,6 +13,7 @@ from kernel_api import (
     INT32,
     SEN169,
     UINT32,
+    Index,
     View,
     dense,
     from_fp32,
@@ -71,7 +72,7 @@ def test_gather(data: st.DataObject) -> None:
 
     def run() -> NDArray:
         out.buffer[:] = untouched
-        assert kernels.gather(shape, out, table, index, along, limit) is None
+        assert kernels.gather(shape, out, table, Index(index, along, limit)) is None
         return out.buffer.copy()
 
     model = View(untouched.copy(), fout, out.maps, out.offset)
@@ -109,7 +110,7 @@ def test_scatter(data: st.DataObject) -> None:
 
     def run() -> NDArray:
         whole.buffer[:] = untouched
-        assert kernels.scatter(shape, table, x, index, along, limit, accumulate) is None
+        assert kernels.scatter(shape, table, x, Index(index, along, limit), accumulate=accumulate) is None
         return whole.buffer.copy()
 
     got = on_every_isa(run)
@@ -123,14 +124,14 @@ def test_an_index_outside_the_table_is_reported(value: int) -> None:
     index = dense(np.array([0, 4, value, 1]), INT32)
     table, out = dense(np.arange(5), FP32), dense(np.zeros(4), FP32)
     table.maps = [(0, 0, 0)]
-    assert kernels.gather((4,), out, table, index, (0, 4, 0), 5) == value
-    assert kernels.scatter((4,), table, out, index, (0, 4, 0), 5) == value
+    assert kernels.gather((4,), out, table, Index(index, (0, 4, 0), 5)) == value
+    assert kernels.scatter((4,), table, out, Index(index, (0, 4, 0), 5)) == value
 
 
 def test_unsigned_indices_are_not_negative() -> None:
     index = View(np.array([2**32 - 1], dtype=np.uint32).view(np.uint8), UINT32, [(0, 4, 0)])
     out = dense(np.zeros(1), FP32)
-    assert kernels.gather((1,), out, out, index, (0, 4, 0), 5) == 2**32 - 1
+    assert kernels.gather((1,), out, out, Index(index, (0, 4, 0), 5)) == 2**32 - 1
 
 
 def test_a_sum_into_one_place_rounds_at_each_store() -> None:
@@ -138,5 +139,38 @@ def test_a_sum_into_one_place_rounds_at_each_store() -> None:
     table, x = dense(from_fp32(np.array([1.0], dtype=np.float32), SEN169), SEN169), dense(np.full(100, 2.0**-12), FP32)
     table.maps = [(0, 0, 0)]
     index = dense(np.zeros(100), INT32)
-    assert kernels.scatter((100,), table, x, index, (0, 2, 0), 1, accumulate=True) is None
+    assert kernels.scatter((100,), table, x, Index(index, (0, 2, 0), 1), accumulate=True) is None
     assert to_fp32(table.read((1,)), SEN169).tolist() == [1.0]
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_several_indices_and_masks(data: st.DataObject) -> None:
+    """A table of one dim per index and one that the shape walks; values out of range read 0 or write nothing."""
+    shape = tuple(data.draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=2)))
+    limits = data.draw(st.lists(st.sampled_from([1, 2, 5]), min_size=1, max_size=4))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    whole = random_view(rng, (*limits, shape[-1]), FP32, broadcast=False)
+    whole.write(rng.standard_normal((*limits, shape[-1])))
+    table = View(whole.buffer, FP32, [*[(0, 0, 0)] * (len(shape) - 1), whole.maps[-1]], whole.offset)
+    indices, values = [], []
+    for k, limit in enumerate(limits):
+        view = random_view(rng, shape, INT32, broadcast=True)
+        view.write(rng.integers(-1, limit + 1, shape))
+        indices.append(Index(view, whole.maps[k], limit))
+        values.append(view.read(shape).astype(np.int64))
+    inside = np.all([(v >= 0) & (v < limit) for v, limit in zip(values, limits, strict=True)], axis=0)
+    last = np.broadcast_to(np.arange(shape[-1]), shape)
+    at = (*[np.where(inside, v, 0) for v in values], last)
+    dense_table = whole.read((*limits, shape[-1]))
+    out = dense(np.zeros(shape), FP32)
+    refused = kernels.gather(shape, out, table, *indices)
+    assert (refused is None) == bool(inside.all())
+    assert kernels.gather(shape, out, table, *indices, masked=True) is None
+    assert same_bits(out.read(shape), np.where(inside, dense_table[at], np.float32(0)))
+    x = rng.standard_normal(shape).astype(np.float32)
+    assert kernels.scatter(shape, table, dense(x, FP32), *indices, masked=True) is None
+    for v in np.ndindex(shape):
+        if inside[v]:
+            dense_table[tuple(int(a[v]) for a in at)] = x[v]
+    assert same_bits(whole.read((*limits, shape[-1])), dense_table)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_api import FP8_143, FP32, INT8, INT32, SEN169, Kernels, View, dense, from_fp32, same_bits, to_fp32
+from kernel_api import FP8_143, FP8_152, FP32, INT8, INT32, SEN169, Kernels, View, dense, from_fp32, same_bits, to_fp32
 from kernel_maps import random_view
 from numpy.typing import NDArray
 
@@ -198,4 +198,48 @@ def test_int8_and_fp8() -> None:
         kernels.matmul((m, n, k), fc, fa, fb)
         expected = model(decode(codes_a).astype(np.float32), decode(codes_b).astype(np.float32), None)
         assert same_bits(fc.read((m, n, 1))[..., 0], expected)
+    kernels.set_isa(None)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 300, 1024), (3, 17, 1025), (70, 33, 2100), (130, 257, 300)])
+def test_int8_sums_are_exact_and_wrap(isa: str, m: int, n: int, k: int) -> None:
+    """All products at their largest, which is where fp32 blocks would first lose a bit; the totals wrap as int32 do."""
+    rng = np.random.default_rng(m)
+    a, b = rng.choice([-128, 127, 3], (m, k)), rng.choice([-128, -127, 1], (k, n))
+    a[0], b[:, 0] = -128, -128
+    start = rng.integers(-(2**31), 2**31, (m, n))
+    kernels.set_isa(isa)
+    for accumulate in (False, True):
+        for transposed in (False, True):  # b contiguous along n, or along k
+            va, vc = dense(a, INT8), dense(start, INT32)
+            vb = dense(b.T if transposed else b, INT8)
+            va.maps, vc.maps = [va.maps[0], (0, 0, 0), va.maps[1]], [*vc.maps, (0, 0, 0)]
+            vb.maps = [(0, 0, 0), *(vb.maps if transposed else vb.maps[::-1])]
+            kernels.matmul((m, n, k), vc, va, vb, accumulate)
+            total = a.astype(np.int64) @ b.astype(np.int64) + (start if accumulate else 0)
+            expected = (total & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
+            view = View(vc.buffer, INT32, vc.maps[:2])
+            np.testing.assert_array_equal(view.read((m, n)), expected)
+    kernels.set_isa(None)
+
+
+@pytest.mark.parametrize("fmt", [FP8_143, FP8_152])
+@pytest.mark.parametrize("isa", ISAS)
+def test_fp8_panels(isa: str, fmt: int) -> None:
+    """Every code of the format, in dense and in strided panels, few rows and many."""
+    table = np.array([kernels.lib.spyre_decode(code, fmt) for code in range(256)], np.float32)
+    rng = np.random.default_rng(fmt)
+    kernels.set_isa(isa)
+    for m, n, k in ((1, 70, 130), (5, 64, 64), (80, 300, 70)):
+        finite = np.flatnonzero(np.isfinite(table))
+        a, b = rng.choice(finite, (m, k)), rng.choice(finite, (k, n))
+        b[rng.random((k, n)) < 0.001] = rng.choice(np.flatnonzero(np.isnan(table)))
+        for transposed in (False, True):
+            va, vb, vc = dense(a, fmt), dense(b.T if transposed else b, fmt), dense(np.zeros((m, n)), FP32)
+            va.maps, vc.maps = [va.maps[0], (0, 0, 0), va.maps[1]], [*vc.maps, (0, 0, 0)]
+            vb.maps = [(0, 0, 0), *(vb.maps if transposed else vb.maps[::-1])]
+            kernels.matmul((m, n, k), vc, va, vb)
+            got = View(vc.buffer, FP32, vc.maps[:2]).read((m, n))
+            assert same_bits(got, from_fp32(model(table[a], table[b], None), FP32))
     kernels.set_isa(None)

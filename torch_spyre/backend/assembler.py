@@ -1,249 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs as Python objects, and the writer of docs/program-format.md.
+"""The writer of docs/program-format.md.
 
-Enters: instruction dataclasses. Leaves: the bytes of a program. `decoder.decode` is the inverse.
+Enters: a `Program` of instruction dataclasses (`instructions.py`). Leaves: its bytes. `decoder.decode` is the inverse.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, field
 
-from torch_spyre.backend.affine import ZERO, Affine
-from torch_spyre.backend.isa import MAX_CORES, MAX_DIMS, VOP_NAMES, Access, Compute, Opcode, Rop, ScalarKind, Sop, Space
+from torch_spyre.backend.affine import Affine
+from torch_spyre.backend.instructions import (
+    ArgReduceInst,
+    BarrierInst,
+    CopyInst,
+    DimMap,
+    EndIfInst,
+    EndInst,
+    EndLoopInst,
+    Extent,
+    GatherInst,
+    IfInst,
+    IndexOperand,
+    Instruction,
+    IotaInst,
+    LayoutMap,
+    LoopInst,
+    Maps,
+    MatmulInst,
+    Operand,
+    Program,
+    ProgramArg,
+    ReduceInst,
+    RingSumInst,
+    ScanInst,
+    ScatterInst,
+    SopInst,
+    SortInst,
+    VopInst,
+)
+from torch_spyre.backend.isa import ACCUMULATE, MASKED, MAX_CORES, MAX_DIMS, MAX_INDICES, Opcode, Space
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.errors import InvalidProgram
 
 MAGIC = b"SPYP"
-VERSION = 2
+VERSION = 3
 NO_ORIGIN = 0xFFFFFFFF
 
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """``min(cap, affine)``, at least 0."""
-
-    affine: Affine
-    cap: int
-
-    @staticmethod
-    def of(size: int) -> Extent:
-        return Extent(Affine(size), size)
-
-    @property
-    def is_const(self) -> bool:
-        return self.affine.is_const
-
-    def __str__(self) -> str:
-        return str(self.cap) if self.is_const else f"min({self.cap}, {self.affine})"
-
-
-@dataclass(frozen=True, slots=True)
-class DimMap:
-    """Byte address along one dim: ``v*inner`` if block is 0, else ``(v % block)*inner + (v // block)*outer``."""
-
-    inner: int = 0
-    block: int = 0
-    outer: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.inner}/{self.outer}@{self.block}" if self.block else str(self.inner)
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutMap:
-    """A linear element offset that is decoded greedily through `dims`: (host stride, extent, byte stride)."""
-
-    offset: Affine
-    strides: tuple[int, ...]
-    dims: tuple[tuple[int, int, int], ...]
-
-    def __str__(self) -> str:
-        return f"layout({self.offset}; {list(self.strides)}; {list(self.dims)})"
+__all__ = [
+    "MAGIC",
+    "NO_ORIGIN",
+    "VERSION",
+    "ArgReduceInst",
+    "BarrierInst",
+    "CopyInst",
+    "DimMap",
+    "EndIfInst",
+    "EndInst",
+    "EndLoopInst",
+    "Extent",
+    "GatherInst",
+    "IfInst",
+    "IndexOperand",
+    "Instruction",
+    "IotaInst",
+    "LayoutMap",
+    "LoopInst",
+    "Maps",
+    "MatmulInst",
+    "Operand",
+    "Program",
+    "ProgramArg",
+    "ProgramBuilder",
+    "ReduceInst",
+    "RingSumInst",
+    "ScanInst",
+    "ScatterInst",
+    "SopInst",
+    "SortInst",
+    "VopInst",
+]
 
 
-Maps = tuple[DimMap, ...] | LayoutMap
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """`index` is the argument (MEM) or launch scalar (SCALAR); `bits` the value of an IMM."""
-
-    space: Space
-    format: int
-    offset: Affine = ZERO
-    maps: Maps = ()
-    index: int = 0
-    core: Affine = ZERO
-    bits: int = 0
-
-    def __str__(self) -> str:
-        match self.space:
-            case Space.IMM:
-                return f"imm:0x{self.bits:08x}"
-            case Space.SCALAR:
-                return f"scalar{self.index}"
-        maps = str(self.maps) if isinstance(self.maps, LayoutMap) else "x".join(map(str, self.maps))
-        where = {Space.MEM: f"arg{self.index}", Space.LX: "lx", Space.CONST: "const"}.get(self.space, f"lx@{self.core}")
-        return f"{where}[{self.offset}; {maps}]:{self.format}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instruction:
-    origin: str | None = None
-
-    def __str__(self) -> str:
-        return type(self).__name__.removesuffix("Inst").lower()
-
-
-@dataclass(frozen=True, slots=True)
-class EndInst(Instruction):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class BarrierInst(Instruction):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class LoopInst(Instruction):
-    register: int
-    first: Affine
-    limit: Affine
-    step: int
-
-    def __str__(self) -> str:
-        return f"loop r{self.register} = {self.first} to {self.limit} step {self.step}"
-
-
-@dataclass(frozen=True, slots=True)
-class EndLoopInst(Instruction):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class IfInst(Instruction):
-    condition: Affine  # true if >= 0
-
-    def __str__(self) -> str:
-        return f"if {self.condition} >= 0"
-
-
-@dataclass(frozen=True, slots=True)
-class EndIfInst(Instruction):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class SopInst(Instruction):
-    register: int
-    op: Sop
-    a: Affine
-    b: Affine
-
-    def __str__(self) -> str:
-        return f"r{self.register} = {self.op.name.lower()}({self.a}, {self.b})"
-
-
-def _dims_text(dims: tuple[Extent, ...]) -> str:
-    return "[" + ", ".join(map(str, dims)) + "]"
-
-
-@dataclass(frozen=True, slots=True)
-class VopInst(Instruction):
-    op: int
-    compute: Compute
-    dims: tuple[Extent, ...]
-    out: Operand
-    inputs: tuple[Operand, ...]
-
-    def __str__(self) -> str:
-        inputs = ", ".join(map(str, self.inputs))
-        return f"{self.out} = {VOP_NAMES[self.op]}.{self.compute.name.lower()} {_dims_text(self.dims)} {inputs}"
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceInst(Instruction):
-    op: Rop
-    compute: Compute
-    mask: int
-    dims: tuple[Extent, ...]
-    out: Operand
-    input: Operand
-    accumulate: bool = False
-
-    def __str__(self) -> str:
-        mask = [i for i in range(len(self.dims)) if self.mask >> i & 1]
-        sign = "+=" if self.accumulate else "="
-        return f"{self.out} {sign} reduce.{self.op.name.lower()} {_dims_text(self.dims)} over {mask} {self.input}"
-
-
-@dataclass(frozen=True, slots=True)
-class MatmulInst(Instruction):
-    dims: tuple[Extent, ...]
-    c: Operand
-    a: Operand
-    b: Operand
-    accumulate: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.c} {'+=' if self.accumulate else '='} matmul {_dims_text(self.dims)} {self.a}, {self.b}"
-
-
-@dataclass(frozen=True, slots=True)
-class CopyInst(Instruction):
-    dims: tuple[Extent, ...]
-    out: Operand
-    input: Operand
-
-    def __str__(self) -> str:
-        return f"{self.out} = copy {_dims_text(self.dims)} {self.input}"
-
-
-@dataclass(frozen=True, slots=True)
-class RingSumInst(Instruction):
-    count: int
-    first: Affine
-    step: int
-    dims: tuple[Extent, ...]
-    out: Operand
-    input: Operand
-
-    def __str__(self) -> str:
-        cores = f"{self.count} cores from {self.first} step {self.step}"
-        return f"{self.out} = ringsum {_dims_text(self.dims)} {self.input} of {cores}"
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramArg:
-    """A launch buffer: how it is used and how many bytes from its start the program may touch."""
-
-    access: Access
-    bytes: int
-
-
-@dataclass
-class Program:
-    args: list[ProgramArg] = field(default_factory=list)
-    scalars: list[ScalarKind] = field(default_factory=list)
-    registers: int = 1
-    cores: int = 1
-    lx_bytes: int = 0
-    constants: bytes = b""
-    instructions: list[Instruction] = field(default_factory=list)
-    duration_ns: int = 0  # what a launch adds to the device clock
-
-    def __str__(self) -> str:
-        head = f"cores {self.cores}, registers {self.registers}, lx {self.lx_bytes} bytes"
-        args = [f"arg{i}: {a.access.name} {a.bytes} bytes" for i, a in enumerate(self.args)]
-        lines, depth = [], 1
-        for inst in self.instructions:
-            depth -= isinstance(inst, EndIfInst | EndLoopInst)
-            lines.append("  " * depth + str(inst))
-            depth += isinstance(inst, IfInst | LoopInst)
-        return "\n".join([head, *args, *lines])
+def _outputs(first: Operand | None, second: Operand | None) -> int:
+    """Bits of the outputs an instruction has."""
+    if first is None and second is None:
+        raise InvalidProgram("an instruction with two optional outputs needs at least one of them")
+    return (first is not None) | (second is not None) << 1
 
 
 class ProgramBuilder:
@@ -345,12 +188,55 @@ class ProgramBuilder:
                 self._pack("<q", inst.step)
                 self._dims_and_operands(inst.dims, inst.out, inst.input)
                 return Opcode.RINGSUM, 0
+        return self._indexed_payload(inst)
+
+    def _indexed_payload(self, inst: Instruction) -> tuple[Opcode, int]:
+        match inst:
+            case GatherInst():
+                self._dims_and_operands(inst.dims, inst.out, inst.table)
+                self._indices(inst.indices, len(inst.dims))
+                return Opcode.GATHER, MASKED * inst.masked
+            case ScatterInst():
+                self._dims_and_operands(inst.dims, inst.table, inst.source)
+                self._indices(inst.indices, len(inst.dims))
+                return Opcode.SCATTER, ACCUMULATE * inst.accumulate | MASKED * inst.masked
+            case IotaInst():
+                if len(inst.steps) != len(inst.dims):
+                    raise InvalidProgram(f"an iota of {len(inst.dims)} dims has {len(inst.steps)} steps")
+                self._dims_and_operands(inst.dims, inst.out)
+                self._affine(inst.start)
+                for step in inst.steps:
+                    self._dim_map(step)
+                return Opcode.IOTA, 0
+            case ScanInst():
+                self._pack("<BBB", inst.op, inst.compute, inst.dim)
+                self._dims_and_operands(inst.dims, inst.out, inst.source)
+                return Opcode.SCAN, 0
+            case ArgReduceInst():
+                self._pack("<BBB", inst.op, inst.dim, _outputs(inst.out_index, inst.out_value))
+                self._dims_and_operands(inst.dims, inst.out_index, inst.out_value, inst.source)
+                return Opcode.ARGREDUCE, 0
+            case SortInst():
+                self._pack("<BBq", inst.dim, inst.descending | inst.stable << 1, inst.k)
+                self._pack("<B", _outputs(inst.out_value, inst.out_index))
+                self._dims_and_operands(inst.dims, inst.out_value, inst.out_index, inst.source)
+                return Opcode.SORT, 0
         raise InvalidProgram(f"no encoding for {type(inst).__name__}")
 
-    def _dims_and_operands(self, dims: tuple[Extent, ...], *operands: Operand) -> None:
+    def _indices(self, indices: tuple[IndexOperand, ...], rank: int) -> None:
+        if not 1 <= len(indices) <= MAX_INDICES:
+            raise InvalidProgram(f"a gather or scatter takes 1 to {MAX_INDICES} indices, not {len(indices)}")
+        self._pack("<B", len(indices))
+        for index in indices:
+            self._operand(index.operand, rank)
+            self._dim_map(index.along)
+            self._pack("<q", index.limit)
+
+    def _dims_and_operands(self, dims: tuple[Extent, ...], *operands: Operand | None) -> None:
         self._dims(dims)
         for operand in operands:
-            self._operand(operand, len(dims))
+            if operand is not None:
+                self._operand(operand, len(dims))
 
     def _pack(self, fmt: str, *values: int) -> None:
         try:
@@ -397,12 +283,15 @@ class ProgramBuilder:
             raise InvalidProgram(f"an operand has {len(maps)} maps in an instruction of {rank} dims")
         self._pack("<B", 0)
         for m in maps:
-            if m.block:
-                self._pack("<Bqqq", 2, m.block, m.inner, m.outer)
-            elif m.inner:
-                self._pack("<Bq", 1, m.inner)
-            else:
-                self._pack("<B", 0)
+            self._dim_map(m)
+
+    def _dim_map(self, m: DimMap) -> None:
+        if m.block:
+            self._pack("<Bqqq", 2, m.block, m.inner, m.outer)
+        elif m.inner:
+            self._pack("<Bq", 1, m.inner)
+        else:
+            self._pack("<B", 0)
 
     def _layout(self, layout: LayoutMap, rank: int) -> None:
         if len(layout.strides) != rank or len(layout.dims) > MAX_DIMS:

@@ -8,7 +8,7 @@ import zlib
 
 from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.isa import MAX_DIMS, Access, Compute, Opcode, Rop, ScalarKind, Sop, Space
+from torch_spyre.backend.isa import ACCUMULATE, MASKED, MAX_DIMS, Access, Compute, Opcode, Rop, ScalarKind, Sop, Space
 from torch_spyre.errors import InvalidProgram
 
 
@@ -97,7 +97,7 @@ class _Reader:
         return self._tile_payload(opcode, flags, origin)
 
     def _tile_payload(self, opcode: Opcode, flags: int, origin: str | None) -> asm.Instruction:
-        accumulate = bool(flags & 1)
+        accumulate = bool(flags & ACCUMULATE)
         if opcode == Opcode.VOP:
             op, compute = self._unpack("<HB")
             dims = self._dims()
@@ -116,9 +116,57 @@ class _Reader:
         if opcode == Opcode.COPY:
             dims = self._dims()
             return asm.CopyInst(dims, self._operand(len(dims)), self._operand(len(dims)), origin=origin)
+        if opcode >= Opcode.GATHER:
+            return self._indexed_payload(opcode, flags, origin)
         count, first, step, dims = self._int("<I"), self._affine(), self._int("<q"), self._dims()
         out, source = self._operand(len(dims)), self._operand(len(dims))
         return asm.RingSumInst(count, first, step, dims, out, source, origin=origin)
+
+    def _indexed_payload(self, opcode: Opcode, flags: int, origin: str | None) -> asm.Instruction:
+        match opcode:
+            case Opcode.GATHER:
+                dims, out, table = self._dims_and_two()
+                indices = self._indices(len(dims))
+                return asm.GatherInst(dims, out, table, indices, bool(flags & MASKED), origin=origin)
+            case Opcode.SCATTER:
+                dims, table, source = self._dims_and_two()
+                indices = self._indices(len(dims))
+                accumulate, masked = bool(flags & ACCUMULATE), bool(flags & MASKED)
+                return asm.ScatterInst(dims, table, source, indices, accumulate, masked, origin=origin)
+            case Opcode.IOTA:
+                dims = self._dims()
+                out, start = self._operand(len(dims)), self._affine()
+                return asm.IotaInst(dims, out, start, tuple(self._dim_map() for _ in dims), origin=origin)
+            case Opcode.SCAN:
+                op, compute, dim = self._unpack("<BBB")
+                return asm.ScanInst(Rop(op), Compute(compute), dim, *self._dims_and_two(), origin=origin)
+            case Opcode.ARGREDUCE:
+                op, dim, outputs = self._unpack("<BBB")
+                dims, index, value, source = self._dims_and_outputs(outputs)
+                return asm.ArgReduceInst(Rop(op), dim, dims, index, value, source, origin=origin)
+        dim, order, k, outputs = self._unpack("<BBqB")
+        if order > 3:
+            raise InvalidProgram(f"sort order {order}; known are 0 to 3")
+        dims, value, index, source = self._dims_and_outputs(outputs)
+        return asm.SortInst(dim, bool(order & 1), bool(order & 2), k, dims, value, index, source, origin=origin)
+
+    def _dims_and_two(self) -> tuple[tuple[asm.Extent, ...], asm.Operand, asm.Operand]:
+        dims = self._dims()
+        return dims, self._operand(len(dims)), self._operand(len(dims))
+
+    def _dims_and_outputs(
+        self, outputs: int
+    ) -> tuple[tuple[asm.Extent, ...], asm.Operand | None, asm.Operand | None, asm.Operand]:
+        if not 1 <= outputs <= 3:
+            raise InvalidProgram(f"outputs {outputs}; known are 1 to 3")
+        dims = self._dims()
+        first, second = (self._operand(len(dims)) if outputs >> bit & 1 else None for bit in (0, 1))
+        return dims, first, second, self._operand(len(dims))
+
+    def _indices(self, rank: int) -> tuple[asm.IndexOperand, ...]:
+        return tuple(
+            asm.IndexOperand(self._operand(rank), self._dim_map(), self._int("<q")) for _ in range(self._int("<B"))
+        )
 
     def _affine(self) -> Affine:
         const, count = self._unpack("<qB")

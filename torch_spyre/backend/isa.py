@@ -19,6 +19,11 @@ _ROW = re.compile(r"^(?:VOP|FORMAT)\(([^)]*)\)", re.MULTILINE)
 
 MAX_DIMS = 8
 MAX_CORES = 32
+MAX_INDICES = 4  # index tensors of one GATHER or SCATTER
+
+# Instruction flags.
+ACCUMULATE = 1  # REDUCE, MATMUL: the output is the initial value; SCATTER: adds
+MASKED = 2  # GATHER, SCATTER: an index out of range reads 0 or writes nothing
 
 
 class Opcode(enum.IntEnum):
@@ -34,6 +39,12 @@ class Opcode(enum.IntEnum):
     MATMUL = 18
     COPY = 19
     RINGSUM = 20
+    GATHER = 21
+    SCATTER = 22
+    IOTA = 23
+    SCAN = 24
+    ARGREDUCE = 25
+    SORT = 26
 
 
 class Space(enum.IntEnum):
@@ -109,7 +120,7 @@ IEEE_FP32 = FORMATS["IEEE_FP32"].code
 IEEE_INT32 = FORMATS["IEEE_INT32"].code
 
 # KTIR element type (as printed) to stored format. f16, bf16 and df16 have one encoding on this card, and so has a
-# truth value, which vector comparisons write as 1 or 0.
+# truth value, which vector comparisons write as 1 or 0. 64-bit integers are values only: memory holds 32 bits.
 FORMAT_OF_TYPE: dict[str, int] = {
     "f16": SEN169_FP16,
     "bf16": SEN169_FP16,
@@ -118,6 +129,10 @@ FORMAT_OF_TYPE: dict[str, int] = {
     "f32": IEEE_FP32,
     "i32": IEEE_INT32,
     "si32": IEEE_INT32,
+    "ui32": IEEE_INT32,
+    "i64": IEEE_INT32,
+    "si64": IEEE_INT32,
+    "index": IEEE_INT32,
     "i16": FORMATS["SENINT16"].code,
     "i8": FORMATS["SENINT8"].code,
     "f8E4M3FN": FORMATS["SEN143_FP8"].code,
@@ -143,7 +158,7 @@ def format_of_type(printed: str) -> int:
 
 def is_integer_type(printed: str) -> bool:
     """True for element types that the card computes in int32."""
-    return printed in ("i32", "si32", "i16", "i8")
+    return printed in ("i32", "si32", "ui32", "i64", "si64", "index", "i16", "i8")
 
 
 def format_bytes(code: int) -> int:

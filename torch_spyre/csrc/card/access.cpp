@@ -45,37 +45,37 @@ void collapse(Box& box) {
   box.n_axes = kept;
 }
 
-void split_dim(const Shape& shape, const DimMap* maps, int dim, Box box, std::vector<Box>& boxes) {
-  if (dim == shape.rank) {
+void split_dim(std::span<const int64_t> extents, const DimMap* maps, size_t dim, Box box, std::vector<Box>& boxes) {
+  if (dim == extents.size()) {
     collapse(box);
     boxes.push_back(box);
     return;
   }
   const DimMap& m = maps[dim];
-  int64_t n = shape.extent[dim];
+  int64_t n = extents[dim];
   if (m.block == 0 || n <= m.block || static_cast<__int128>(m.inner) * m.block == m.outer) {
     add_axis(box, n, m.inner);
-    return split_dim(shape, maps, dim + 1, box, boxes);
+    return split_dim(extents, maps, dim + 1, box, boxes);
   }
   int64_t sticks = n / m.block, rest = n % m.block;
   if (rest) {
     Box tail = box;
     tail.begin += static_cast<__int128>(sticks) * m.outer;
     add_axis(tail, rest, m.inner);
-    split_dim(shape, maps, dim + 1, tail, boxes);
+    split_dim(extents, maps, dim + 1, tail, boxes);
   }
   add_axis(box, m.block, m.inner);
   add_axis(box, sticks, m.outer);
-  split_dim(shape, maps, dim + 1, box, boxes);
+  split_dim(extents, maps, dim + 1, box, boxes);
 }
 
 }  // namespace
 
-void make_boxes(const Shape& shape, const DimMap* maps, int element_bytes, std::vector<Box>& boxes) {
+void make_boxes(std::span<const int64_t> extents, const DimMap* maps, int element_bytes, std::vector<Box>& boxes) {
   boxes.clear();
   Box box;
   box.run = element_bytes;
-  split_dim(shape, maps, 0, box, boxes);
+  split_dim(extents, maps, 0, box, boxes);
 }
 
 int64_t layout_address(const LayoutMap& map, int64_t element) {
@@ -117,8 +117,8 @@ uint64_t points(const Shape& shape) {
   return n;
 }
 
-bool layout_span(const LayoutMap& map, const Shape& shape, int element_bytes, uint64_t max_visits, ByteSpan& span,
-                 uint64_t& visited) {
+bool layout_span(const LayoutMap& map, const Shape& shape, int element_bytes, __int128 limit, uint64_t max_visits,
+                 ByteSpan& span, uint64_t& visited) {
   __int128 low = map.offset, high = map.offset, direct = 0;
   for (int d = 0; d < shape.rank; ++d) {
     __int128 reach = static_cast<__int128>(shape.extent[d] - 1) * map.stride[d];
@@ -136,10 +136,8 @@ bool layout_span(const LayoutMap& map, const Shape& shape, int element_bytes, ui
     end += coord * map.device[d].byte_stride;
     remainder = std::min<__int128>(remainder, map.device[d].host_stride - 1);
   }
-  if (tight && remainder == 0) {
-    span = {0, end + direct + element_bytes};
-    return true;
-  }
+  span = {0, end + direct + element_bytes};
+  if (tight && remainder == 0 && span.end <= limit) return true;
   if (points(shape) > max_visits) return false;
   visited = points(shape);
   bool inside = true;
@@ -176,6 +174,29 @@ bool IntervalSet::covers(int64_t begin, int64_t end) const {
 bool IntervalSet::overlaps(int64_t begin, int64_t end) const {
   auto next = ranges_.lower_bound(end);
   return next != ranges_.begin() && std::prev(next)->second > begin;
+}
+
+std::pair<int64_t, int64_t> IntervalSet::first_overlap(int64_t begin, int64_t end) const {
+  auto next = ranges_.upper_bound(begin);
+  if (next != ranges_.begin() && std::prev(next)->second > begin) --next;
+  if (next == ranges_.end() || next->first >= end) return {0, 0};
+  return {std::max(begin, next->first), std::min(end, next->second)};
+}
+
+void IntervalSet::remove(int64_t begin, int64_t end) {
+  if (begin >= end) return;
+  auto next = ranges_.lower_bound(begin);
+  if (next != ranges_.begin() && std::prev(next)->second > begin) {
+    auto previous = std::prev(next);
+    int64_t last = previous->second;
+    previous->second = begin;
+    if (last > end) ranges_.emplace_hint(next, end, last);
+  }
+  while (next != ranges_.end() && next->first < end) {
+    int64_t last = next->second;
+    next = ranges_.erase(next);
+    if (last > end) next = ranges_.emplace_hint(next, end, last);
+  }
 }
 
 void IntervalSet::add_all(const IntervalSet& other) {

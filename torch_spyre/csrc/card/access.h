@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -15,6 +17,8 @@ struct ByteSpan {
   __int128 begin, end;
 };
 
+constexpr int kMaxAxes = kMaxDims + kMaxIndices;  // dims of a box, and the index values of a gather
+
 /// A dense run repeated over `axes`: what is left of an operand's box after contiguous dims have been collapsed.
 struct Box {
   struct Axis {
@@ -23,14 +27,14 @@ struct Box {
   __int128 begin = 0;
   int64_t run = 0;
   int n_axes = 0;
-  Axis axes[2 * kMaxDims] = {};
+  Axis axes[2 * kMaxAxes] = {};
 
   ByteSpan span() const;
   uint64_t runs() const;
 };
 
-/// Splits the bytes that `maps` reach over `shape` into boxes. One box unless a stick dim ends inside a stick.
-void make_boxes(const Shape& shape, const DimMap* maps, int element_bytes, std::vector<Box>& boxes);
+/// Splits the bytes that `maps` reach over `extents` into boxes. One box unless a stick dim ends inside a stick.
+void make_boxes(std::span<const int64_t> extents, const DimMap* maps, int element_bytes, std::vector<Box>& boxes);
 
 /// Calls fn(begin, end) for every run. The box must lie inside an int64 range.
 template <class Fn>
@@ -48,10 +52,11 @@ int64_t layout_address(const LayoutMap& map, int64_t element);
 /// Calls fn(byte offset) for every point of the shape (the `direct` part included).
 void for_each_point(const LayoutMap& map, const Shape& shape, const std::function<void(int64_t)>& fn);
 
-/// Bounds of a layout access. When the quick bound is not tight it visits every point, at most `max_visits`, and says
-/// so in `visited`. Returns false if some point falls outside the extents of the layout or if it would visit too many.
-bool layout_span(const LayoutMap& map, const Shape& shape, int element_bytes, uint64_t max_visits, ByteSpan& span,
-                 uint64_t& visited);
+/// Bounds of a layout access. When the quick bound does not show that all points lie inside the layout and below
+/// `limit` bytes, it visits every point, at most `max_visits`, and says so in `visited`. Returns false if some point
+/// falls outside the extents of the layout or if it would visit too many.
+bool layout_span(const LayoutMap& map, const Shape& shape, int element_bytes, __int128 limit, uint64_t max_visits,
+                 ByteSpan& span, uint64_t& visited);
 
 /// Points of the box as a saturating product.
 uint64_t points(const Shape& shape);
@@ -62,6 +67,9 @@ class IntervalSet {
   void add(int64_t begin, int64_t end);
   bool covers(int64_t begin, int64_t end) const;
   bool overlaps(int64_t begin, int64_t end) const;
+  /// The first common part with the range; (0, 0) if there is none.
+  std::pair<int64_t, int64_t> first_overlap(int64_t begin, int64_t end) const;
+  void remove(int64_t begin, int64_t end);
   void add_all(const IntervalSet& other);
   void clear() { ranges_.clear(); }
 

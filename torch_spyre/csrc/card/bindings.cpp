@@ -9,6 +9,7 @@
 
 #include "kernels/kernels.h"
 #include "spyre/card.h"
+#include "spyre/sanitizer.h"
 
 namespace py = pybind11;
 
@@ -121,6 +122,7 @@ void bind_program(py::module_& m) {
              return p.arg_bytes(i);
            })
       .def_property_readonly("duration_ns", &Program::duration_ns)
+      .def_property_readonly("work", &Program::work)
       .def("disassemble", &Program::disassemble);
 }
 
@@ -216,6 +218,43 @@ void bind_card(py::module_& m) {
   bind_streams(card);
 }
 
+py::dict report_dict(const SanitizerReport& r) {
+  py::dict d;
+  d["kind"] = r.kind;
+  d["warning"] = r.warning;
+  d["kernel"] = r.kernel;
+  d["origin"] = r.origin;
+  d["instruction"] = r.instruction;
+  d["op"] = r.op;
+  d["core"] = r.core;
+  d["space"] = r.space;
+  d["begin"] = r.begin;
+  d["end"] = r.end;
+  d["message"] = r.message;
+  return d;
+}
+
+void bind_sanitizer(py::module_& m) {
+  m.def(
+      "set_sanitize",
+      [](const std::string& mode) {
+        if (mode != "off" && mode != "report" && mode != "raise")
+          throw Error("InvalidArgument", "sanitize mode '" + mode + "'; known are off, report and raise");
+        set_sanitize(mode == "off" ? Sanitize::off : mode == "report" ? Sanitize::report : Sanitize::raise);
+      },
+      py::arg("mode"));
+  m.def("sanitize_mode", [] {
+    constexpr const char* names[] = {"off", "report", "raise"};
+    return names[static_cast<int>(sanitize_mode())];
+  });
+  m.def("sanitizer_reports", [] {
+    py::list list;
+    for (const SanitizerReport& r : sanitizer_reports()) list.append(report_dict(r));
+    return list;
+  });
+  m.def("clear_sanitizer_reports", &clear_sanitizer_reports);
+}
+
 }  // namespace
 }  // namespace spyre::card
 
@@ -231,6 +270,7 @@ PYBIND11_MODULE(_card, m) {
   });
   bind_program(m);
   bind_card(m);
+  bind_sanitizer(m);
   m.def("set_host_threads", &set_host_threads, py::arg("n"), py::call_guard<py::gil_scoped_release>());
   m.def("host_threads", &host_threads);
   m.def("encode", &encode, py::arg("value"), py::arg("format"));

@@ -12,6 +12,7 @@
 #include "memory.h"
 #include "program.h"
 #include "queue.h"
+#include "sanitize.h"
 
 namespace spyre::card {
 namespace {
@@ -27,6 +28,17 @@ void suffer(Strike strike, const char* what) {
     throw Error("DeviceFault", std::string("a ") + what + " failed (injected fault); torch.spyre.reset() clears it");
 }
 
+/// What a timing-only run reads: zeros in the host's own layout.
+void clear_host(const HostTensor& t, size_t dim = 0, int64_t offset = 0) {
+  const int64_t bytes = format_bytes(static_cast<Format>(t.format));
+  const bool run = dim + 1 == t.size.size() && t.stride[dim] == 1;
+  if (run || dim == t.size.size()) {
+    std::memset(static_cast<std::byte*>(t.data) + offset * bytes, 0, (run ? t.size[dim] : 1) * bytes);
+    return;
+  }
+  for (int64_t i = 0; i < t.size[dim]; ++i) clear_host(t, dim + 1, offset + i * t.stride[dim]);
+}
+
 class CardImpl final : public Card {
  public:
   explicit CardImpl(const DmaTiming& timing) : timing_(timing), memory_(progress_), queue_(progress_) {}
@@ -35,10 +47,13 @@ class CardImpl final : public Card {
     queue_.throw_lost();
     if (faults_.strike(Fault::allocation))
       throw Error("OutOfMemory", "allocation of " + std::to_string(bytes) + " bytes failed (injected fault)");
-    return memory_.allocate(bytes);
+    uint64_t address = memory_.allocate(bytes);
+    if (sanitizing()) shadow_.allocated(address, bytes);
+    return address;
   }
 
   void free(uint64_t address) override {
+    if (sanitizing()) shadow_.freed(address);
     if (memory_.free(address)) queue_.if_idle([&] { memory_.reclaim(); });
   }
   void record_use(uint64_t address, int stream) override { used(address, 0, stream, "record_use"); }
@@ -57,18 +72,22 @@ class CardImpl final : public Card {
   void dma_out(const DeviceTensor& src, const HostTensor& dst, bool blocking, int stream,
                std::shared_ptr<const void> keep) override {
     DmaPlan plan = plan_dma(dst, src, false);
+    if (timing_only_) clear_host(dst);
     if (!plan.empty) transfer(plan, false, blocking, stream, std::move(keep));
   }
 
   void write(uint64_t address, std::span<const std::byte> bytes, int stream) override {
     std::vector<Point> after = used(address, bytes.size(), stream, "write");
-    commit(address, bytes.size());
+    writing(address, bytes.size());
+    if (sanitizing()) shadow_.written(address, address + bytes.size());
     transfer_now(true, bytes.size(), stream, std::move(after),
                  [&] { std::memcpy(memory_.at(address), bytes.data(), bytes.size()); });
   }
 
   void read(uint64_t address, std::span<std::byte> bytes, int stream) override {
     std::vector<Point> after = used(address, bytes.size(), stream, "read");
+    check_defined(address);
+    if (timing_only_) std::memset(bytes.data(), 0, bytes.size());
     transfer_now(false, bytes.size(), stream, std::move(after),
                  [&] { std::memcpy(bytes.data(), memory_.at(address), bytes.size()); });
   }
@@ -101,6 +120,9 @@ class CardImpl final : public Card {
   void inject_fault(Fault fault, int64_t nth) override { faults_.arm(fault, nth); }
 
   uint64_t clock_ns() const override { return queue_.clock().latest(); }
+  void observe(Observer* observer) override { observer_.store(observer, std::memory_order_release); }
+  void set_timing_only(bool on) override { timing_only_ = on; }
+  bool timing_only() const override { return timing_only_; }
   Counters counters() const override {
     Counters c;
     {
@@ -147,12 +169,32 @@ class CardImpl final : public Card {
   template <class Copy>
   void transfer_now(bool to_device, uint64_t bytes, int stream, std::vector<Point> after, Copy&& copy) {
     Strike fate = strike(Fault::dma);
-    auto run = [&] {
+    auto run = [&, compute = !timing_only_] {
       suffer(fate, "transfer");
-      copy();
+      if (compute) copy();
       count_dma(to_device, bytes);
     };
-    queue_.run_now(stream, run, dma_cost(to_device, bytes), std::move(after));
+    const Cost cost = dma_cost(to_device, bytes);
+    booked_dma(to_device, stream, queue_.run_now(stream, run, cost, std::move(after)), cost, bytes);
+  }
+
+  void booked_dma(bool to_device, int stream, uint64_t end, Cost cost, uint64_t bytes) {
+    using Kind = Activity::Kind;
+    if (Observer* observer = observer_.load(std::memory_order_acquire))
+      observer->booked({to_device ? Kind::dma_in : Kind::dma_out, stream, end - cost.duration_ns, end, bytes, nullptr});
+  }
+
+  /// Announces a write by a launch or transfer; in a timing-only run, that what is there means nothing from now on.
+  void writing(uint64_t address, uint64_t bytes) {
+    memory_.set_undefined(address, timing_only_);
+    if (!timing_only_) commit(address, bytes);
+  }
+
+  void check_defined(uint64_t address) const {
+    if (!timing_only_ && memory_.undefined(address))
+      throw Error("UninitializedRead", "address " + std::to_string(address) +
+                                           " belongs to a tensor that a timing-only run made: its values were never "
+                                           "computed; make it again outside torch_spyre.predict.timing_only()");
   }
 
   void count_dma(bool to_device, uint64_t bytes) {
@@ -183,8 +225,11 @@ class CardImpl final : public Card {
   }
 
   DmaTiming timing_;
+  std::atomic<Observer*> observer_{nullptr};
+  std::atomic<bool> timing_only_{false};
   Progress progress_;
   Memory memory_;
+  MemoryShadow shadow_;
   Executor executor_;
   Faults faults_;
   mutable std::mutex counters_mutex_;
@@ -201,11 +246,12 @@ class CardImpl::LaunchCommand final : public Command {
   }
   void run() override {
     suffer(fate, "launch");
-    card_.executor_.run(launch);
+    if (compute) launch.shadow ? card_.executor_.run_sanitized(launch) : card_.executor_.run(launch);
     card_.count_launch(proof_->counters);
   }
   Launch launch;
   Strike fate = Strike::none;
+  bool compute = true;
 
  private:
   CardImpl& card_;
@@ -216,10 +262,15 @@ class CardImpl::LaunchCommand final : public Command {
 class CardImpl::DmaCommand final : public Command {
  public:
   DmaCommand(CardImpl& card, const DmaPlan& plan, bool to_device, std::shared_ptr<const void> keep)
-      : card_(card), plan_(plan), to_device_(to_device), keep_(std::move(keep)), fate_(card.strike(Fault::dma)) {}
+      : card_(card),
+        plan_(plan),
+        to_device_(to_device),
+        keep_(std::move(keep)),
+        fate_(card.strike(Fault::dma)),
+        compute_(!card.timing_only_) {}
   void run() override {
     suffer(fate_, "transfer");
-    run_dma(plan_, to_device_, card_.memory_.at(0));
+    if (compute_) run_dma(plan_, to_device_, card_.memory_.at(0));
     card_.count_dma(to_device_, plan_.bytes);
   }
 
@@ -229,18 +280,26 @@ class CardImpl::DmaCommand final : public Command {
   bool to_device_;
   std::shared_ptr<const void> keep_;
   Strike fate_;
+  bool compute_;
 };
 
 void CardImpl::transfer(const DmaPlan& plan, bool to_device, bool blocking, int stream,
                         std::shared_ptr<const void> keep) {
   std::vector<Point> after = used(plan.storage_address, plan.storage_bytes, stream, to_device ? "dma_in" : "dma_out");
-  if (to_device) commit(plan.storage_address, plan.storage_bytes);
-  if (blocking) {
+  if (to_device)
+    writing(plan.storage_address, plan.storage_bytes);
+  else
+    check_defined(plan.storage_address);
+  if (sanitizing() && to_device)
+    for_each_device_run(plan, [&](uint64_t begin, uint64_t end) { shadow_.written(begin, end); });
+  if (blocking || sanitizing()) {
     transfer_now(to_device, plan.bytes, stream, std::move(after), [&] { run_dma(plan, to_device, memory_.at(0)); });
     return;
   }
-  queue_.submit(stream, std::make_unique<DmaCommand>(*this, plan, to_device, std::move(keep)),
-                dma_cost(to_device, plan.bytes), std::move(after));
+  const Cost cost = dma_cost(to_device, plan.bytes);
+  const uint64_t end = queue_.submit(stream, std::make_unique<DmaCommand>(*this, plan, to_device, std::move(keep)),
+                                     cost, std::move(after));
+  booked_dma(to_device, stream, end, cost, plan.bytes);
 }
 
 void check_argument(const Image& image, size_t a, const Buffer& buffer) {
@@ -280,12 +339,24 @@ void CardImpl::launch(std::shared_ptr<const Program> program, std::span<const Bu
   for (size_t a = 0; a < args.size(); ++a) {
     check_argument(image, a, args[a]);
     if (args[a].bytes) memory_.use(args[a].address, args[a].bytes, stream, "launch", after);
-    if (image.args[a].access & kWrite) commit(args[a].address, image.args[a].bytes);
+    if (image.args[a].access & kRead) check_defined(args[a].address);
+    if (image.args[a].access & kWrite) writing(args[a].address, image.args[a].bytes);
     command->launch.args.push_back(memory_.at(args[a].address));
   }
   command->launch.scalars.assign(scalars.begin(), scalars.end());
   command->fate = strike(Fault::launch);
-  queue_.submit(stream, std::move(command), {Engine::compute, image.duration_ns}, std::move(after));
+  command->compute = !timing_only_;
+  const Cost cost{Engine::compute, image.duration_ns};
+  uint64_t end;
+  if (sanitizing()) {
+    command->launch.shadow = &shadow_;
+    command->launch.memory = memory_.at(0);
+    end = queue_.run_now(stream, [&] { command->run(); }, cost, std::move(after));
+  } else {
+    end = queue_.submit(stream, std::move(command), cost, std::move(after));
+  }
+  if (Observer* observer = observer_.load(std::memory_order_acquire))
+    observer->booked({Activity::Kind::launch, stream, end - image.duration_ns, end, 0, std::move(program)});
 }
 
 }  // namespace
@@ -302,6 +373,7 @@ std::unique_ptr<Card> Card::open(int index, const DmaTiming& timing) {
   if (index < 0) throw Error("InvalidArgument", "card index " + std::to_string(index) + " is negative");
   if (!(timing.latency_ns >= 0 && timing.in_bytes_per_ns > 0 && timing.out_bytes_per_ns > 0))
     throw Error("InvalidArgument", "DMA timing needs a latency of at least 0 and positive rates");
+  read_sanitize_variable();
   return std::make_unique<CardImpl>(timing);
 }
 

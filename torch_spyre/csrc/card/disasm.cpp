@@ -33,6 +33,18 @@ const char* op_name(Op op) {
       return "COPY";
     case Op::RINGSUM:
       return "RINGSUM";
+    case Op::GATHER:
+      return "GATHER";
+    case Op::SCATTER:
+      return "SCATTER";
+    case Op::IOTA:
+      return "IOTA";
+    case Op::SCAN:
+      return "SCAN";
+    case Op::ARGREDUCE:
+      return "ARGREDUCE";
+    case Op::SORT:
+      return "SORT";
   }
   return "?";
 }
@@ -118,6 +130,25 @@ class Printer {
       case Op::RINGSUM:
         out_ << " " << i.ring_cores << " cores from " << text(i.a) << " step " << i.step;
         break;
+      case Op::GATHER:
+      case Op::SCATTER:
+        if (i.masked()) out_ << " masked";
+        break;
+      case Op::IOTA:
+        out_ << " from " << text(i.a) << " by (";
+        for (int d = 0; d < i.rank; ++d) out_ << (d ? "," : "") << text(image_.maps[i.first_step + d]);
+        out_ << ")";
+        break;
+      case Op::SCAN:
+        out_ << " " << rop_name(i.rop) << " " << compute(i) << " along " << int{i.dim};
+        break;
+      case Op::ARGREDUCE:
+        out_ << " " << rop_name(i.rop) << " along " << int{i.dim};
+        break;
+      case Op::SORT:
+        out_ << (i.order & kDescending ? " descending" : " ascending") << (i.order & kStable ? " stable" : "")
+             << " along " << int{i.dim} << " first " << i.step;
+        break;
       default:
         break;
     }
@@ -136,8 +167,22 @@ class Printer {
     }
     out_ << "]";
     auto operands = image_.operands_of(i);
-    for (size_t k = 0; k < operands.size(); ++k)
-      out_ << (k == 0 ? i.accumulates() ? " out+=" : " out=" : k == 1 ? " in=" : ", ") << text(operands[k], i);
+    for (size_t k = 0; k < operands.size(); ++k) {
+      out_ << label(i, k) << text(operands[k], i);
+      if (!i.indexed() || k < 2) continue;
+      const Index& index = image_.indices[i.first_index + k - 2];
+      out_ << "*(" << text(index.along) << ")<" << index.limit;
+    }
+  }
+
+  static std::string label(const Instr& i, size_t k) {
+    if (i.op == Op::ARGREDUCE || i.op == Op::SORT) {
+      if (k == i.n_outputs) return " in=";
+      bool first = k == 0 && (i.outputs & 1);
+      return first == (i.op == Op::SORT) ? " value=" : " index=";
+    }
+    if (i.indexed() && k == 2) return " at ";
+    return k == 0 ? i.accumulates() ? " out+=" : " out=" : k == 1 ? " in=" : ", ";
   }
 
   std::string text(const Operand& o, const Instr& i) {
@@ -215,6 +260,13 @@ class Printer {
 };
 
 }  // namespace
+
+std::string describe(const Image& image, uint32_t pc, int core) {
+  const Instr& i = image.instrs[pc];
+  std::string origin = image.origin_of(i);
+  return "instruction " + std::to_string(pc) + " (" + op_name(i.op) + ") on core " + std::to_string(core) +
+         (origin.empty() ? "" : ", from " + origin) + ": ";
+}
 
 std::string disassemble_image(const Image& image) { return Printer(image).print(); }
 

@@ -164,7 +164,8 @@ void use_layout(const std::vector<ViewDim>& dims, const StorageDims& storage, in
   for (size_t d = 0; d < dims.size(); ++d) plan.layout.stride[d] = dims[d].device;
   ByteSpan span;
   uint64_t visited = 0;
-  if (!layout_span(plan.layout, plan.shape, format_bytes(plan.device.format), kMaxVisits, span, visited))
+  if (!layout_span(plan.layout, plan.shape, format_bytes(plan.device.format), static_cast<__int128>(plan.storage_bytes),
+                   kMaxVisits, span, visited))
     throw Error("OutOfBounds", "DMA: the view reaches elements that its device layout does not hold (host offset " +
                                    std::to_string(offset) + ")");
 }
@@ -306,6 +307,19 @@ void run_dma(const DmaPlan& plan, bool to_device, std::byte* memory) {
                 std::string(to_device ? "dma_in" : "dma_out") +
                     ": an int64 value lies outside int32, which is how the card stores integers; keep values in "
                     "[-2147483648, 2147483647] or leave the tensor on the host");
+}
+
+void for_each_device_run(const DmaPlan& plan, const std::function<void(uint64_t, uint64_t)>& fn) {
+  if (plan.zero_storage) return fn(plan.storage_address, plan.storage_address + plan.storage_bytes);
+  const uint64_t base = reinterpret_cast<uintptr_t>(plan.device.base);
+  const int bytes = format_bytes(plan.device.format);
+  auto run = [&](int64_t begin, int64_t end) {
+    fn(base + static_cast<uint64_t>(begin), base + static_cast<uint64_t>(end));
+  };
+  if (plan.general) return for_each_point(plan.layout, plan.shape, [&](int64_t at) { run(at, at + bytes); });
+  std::vector<Box> boxes;
+  make_boxes({plan.shape.extent, static_cast<size_t>(plan.shape.rank)}, plan.device.dim, bytes, boxes);
+  for (const Box& box : boxes) for_each_run(box, static_cast<int64_t>(box.begin), run);
 }
 
 }  // namespace spyre::card

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "kernels/kernels.h"
 #include "spyre/card.h"
@@ -26,5 +27,8 @@ DmaPlan plan_dma(const HostTensor& host, const DeviceTensor& device, bool to_dev
 
 /// `memory` is the host address of card address 0. Throws Overflow if an int64 value does not fit int32.
 void run_dma(const DmaPlan& plan, bool to_device, std::byte* memory);
+
+/// Card addresses that a plan touches.
+void for_each_device_run(const DmaPlan& plan, const std::function<void(uint64_t, uint64_t)>& fn);
 
 }  // namespace spyre::card

@@ -291,6 +291,21 @@ void Memory::use(uint64_t address, uint64_t bytes, int stream, const char* what,
                                  ") are not inside one live allocation of this card");
 }
 
+void Memory::set_undefined(uint64_t address, bool undefined) {
+  if (!undefined && !any_undefined_.load(std::memory_order_relaxed)) return;
+  std::lock_guard lock(mutex_);
+  auto block = live_.upper_bound(address);
+  if (block != live_.begin()) (--block)->second.undefined = undefined;
+  if (undefined) any_undefined_ = true;
+}
+
+bool Memory::undefined(uint64_t address) const {
+  if (!any_undefined_.load(std::memory_order_relaxed)) return false;
+  std::lock_guard lock(mutex_);
+  auto block = live_.upper_bound(address);
+  return block != live_.begin() && std::prev(block)->second.undefined;
+}
+
 uint64_t Memory::allocated_bytes() const {
   std::lock_guard lock(mutex_);
   return allocated_;

@@ -2,6 +2,7 @@
 // One card's LPDDR5: a lazily committed reservation and the allocator of its data segments.
 #pragma once
 #include <array>
+#include <atomic>
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
@@ -72,6 +73,10 @@ class Memory {
   bool commit(uint64_t address, uint64_t bytes);
   [[noreturn]] void throw_budget(uint64_t bytes) const;
 
+  /// Says that the contents of the allocation were timed but never computed, or that they exist again.
+  void set_undefined(uint64_t address, bool undefined);
+  bool undefined(uint64_t address) const;
+
   std::byte* at(uint64_t address) const { return base_ + address; }
   uint64_t allocated_bytes() const;
   static constexpr uint64_t total_bytes() { return kDataSegments * kSegmentBytes; }
@@ -81,6 +86,7 @@ class Memory {
     uint64_t end;
     std::bitset<kStreams> used;  // streams that use it
     std::vector<Point> pending;  // uses by earlier owners
+    bool undefined = false;      // a timing-only run wrote it
   };
   struct Freed {
     uint64_t end;
@@ -103,6 +109,7 @@ class Memory {
   uint64_t retained_ = 0;            // upper estimate of committed bytes inside free blocks
   uint64_t opened_ = 0;              // bytes from the start that are readable and writable
   std::vector<uint64_t> committed_;  // one bit per chunk
+  std::atomic<bool> any_undefined_{false};
 };
 
 }  // namespace spyre::card

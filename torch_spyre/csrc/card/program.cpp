@@ -3,79 +3,18 @@
 #include "program.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cstring>
+
+#include "binary_reader.h"
 
 namespace spyre::card {
 namespace {
 
+constexpr uint16_t kVersion = 3;
 constexpr int64_t kMaxStride = int64_t{1} << 40;  // bytes; keeps products of strides and extents far from overflow
 constexpr size_t kMaxNesting = 64;
 constexpr size_t kMaxProofs = 4096;
-
-[[noreturn]] void bad(const std::string& message) { throw Error("InvalidProgram", message); }
-
-uint32_t crc32(std::span<const std::byte> bytes) {
-  static const auto table = [] {
-    std::array<uint32_t, 256> t{};
-    for (uint32_t i = 0; i < 256; ++i) {
-      uint32_t c = i;
-      for (int k = 0; k < 8; ++k) c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
-      t[i] = c;
-    }
-    return t;
-  }();
-  uint32_t crc = 0xFFFFFFFFu;
-  for (std::byte b : bytes) crc = table[(crc ^ static_cast<uint32_t>(b)) & 255] ^ (crc >> 8);
-  return ~crc;
-}
-
-bool valid_utf8(std::string_view s) {
-  for (size_t i = 0; i < s.size();) {
-    auto c = static_cast<unsigned char>(s[i]);
-    size_t n = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : c >= 0xE0 && c < 0xF0 ? 3 : c >= 0xF0 && c < 0xF5 ? 4 : 0;
-    if (n == 0 || i + n > s.size()) return false;
-    for (size_t k = 1; k < n; ++k)
-      if ((static_cast<unsigned char>(s[i + k]) & 0xC0) != 0x80) return false;
-    auto second = n > 1 ? static_cast<unsigned char>(s[i + 1]) : 0;
-    bool overlong = (c == 0xE0 && second < 0xA0) || (c == 0xF0 && second < 0x90);
-    bool outside = (c == 0xED && second >= 0xA0) || (c == 0xF4 && second >= 0x90);
-    if (overlong || outside) return false;
-    i += n;
-  }
-  return true;
-}
-
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <class T>
-  T get() {
-    if (bytes_.size() < sizeof(T)) bad("the binary ends in the middle of a field");
-    T value;
-    std::memcpy(&value, bytes_.data(), sizeof(T));
-    bytes_ = bytes_.subspan(sizeof(T));
-    return value;
-  }
-  std::span<const std::byte> take(size_t n) {
-    if (bytes_.size() < n) bad("a length of " + std::to_string(n) + " bytes exceeds what is left of the binary");
-    auto part = bytes_.first(n);
-    bytes_ = bytes_.subspan(n);
-    return part;
-  }
-  /// A count of records of at least `least` bytes each.
-  uint32_t count(size_t least) {
-    uint32_t n = get<uint32_t>();
-    if (n > bytes_.size() / least)
-      bad("a count of " + std::to_string(n) + " records exceeds what is left of the binary");
-    return n;
-  }
-  bool empty() const { return bytes_.empty(); }
-
- private:
-  std::span<const std::byte> bytes_;
-};
 
 constexpr uint64_t kMaxDurationNs = 86400ull * 1000'000'000;
 
@@ -85,8 +24,8 @@ class Decoder {
     Reader file(binary);
     auto magic = file.take(4);
     if (std::memcmp(magic.data(), "SPYP", 4) != 0) bad("not a Spyre program: the magic is not SPYP");
-    if (auto v = file.get<uint16_t>(); v != 2)
-      bad("program version " + std::to_string(v) + "; this card reads version 2");
+    if (auto v = file.get<uint16_t>(); v != kVersion)
+      bad("program version " + std::to_string(v) + "; this card reads version " + std::to_string(kVersion));
     if (file.get<uint16_t>() != 0) bad("file flags must be 0");
     uint32_t length = file.get<uint32_t>();
     uint32_t crc = file.get<uint32_t>();
@@ -145,14 +84,19 @@ class Decoder {
       i.origin = r.get<uint32_t>();
       Reader payload(r.take(r.get<uint32_t>()));
       if (i.origin != kNoOrigin && i.origin >= image_.strings.size()) fail("origin index out of range");
-      bool may_accumulate = i.op == Op::REDUCE || i.op == Op::MATMUL;
-      if (i.flags & ~(may_accumulate ? kAccumulate : 0)) fail("unknown flags " + std::to_string(i.flags));
+      if (i.flags & ~known_flags(i.op)) fail("unknown flags " + std::to_string(i.flags));
       read_payload(payload, i);
       if (!payload.empty()) fail("payload is longer than the instruction");
       if (i.op == Op::END && pc_ + 1 != n) fail("END before the last instruction");
     }
     if (n == 0 || image_.instrs.back().op != Op::END) bad("the last instruction must be END");
     if (!nesting_.empty()) bad("a LOOP or IF is not closed");
+  }
+
+  static int known_flags(Op op) {
+    if (op == Op::REDUCE || op == Op::MATMUL) return kAccumulate;
+    if (op == Op::SCATTER) return kAccumulate | kMasked;
+    return op == Op::GATHER ? kMasked : 0;
   }
 
   void read_payload(Reader& r, Instr& i) {
@@ -182,6 +126,17 @@ class Decoder {
         return read_copy(r, i);
       case Op::RINGSUM:
         return read_ringsum(r, i);
+      case Op::GATHER:
+      case Op::SCATTER:
+        return read_indexed(r, i);
+      case Op::IOTA:
+        return read_iota(r, i);
+      case Op::SCAN:
+        return read_scan(r, i);
+      case Op::ARGREDUCE:
+        return read_arg_reduce(r, i);
+      case Op::SORT:
+        return read_sort(r, i);
     }
     fail("unknown opcode " + std::to_string(static_cast<int>(i.op)));
   }
@@ -242,9 +197,7 @@ class Decoder {
   }
 
   void read_reduce(Reader& r, Instr& i) {
-    uint8_t op = r.get<uint8_t>();
-    if (op > static_cast<uint8_t>(ROp::prod)) fail("unknown reduction " + std::to_string(op));
-    i.rop = static_cast<ROp>(op);
+    read_rop(r, i);
     read_compute(r, i);
     i.reduced_mask = r.get<uint8_t>();
     read_dims(r, i);
@@ -291,6 +244,89 @@ class Decoder {
     read_output(r, i);
     read_input(r, i);
     if (image_.operands_of(i)[1].space != Space::LX_REMOTE) fail("RINGSUM sources must be LX_REMOTE");
+  }
+
+  void read_indexed(Reader& r, Instr& i) {
+    read_dims(r, i);
+    read_output(r, i);
+    read_input(r, i);
+    Operand table = image_.operands_of(i)[i.table_operand()];
+    if (!table.addressed()) fail("the table must be a tensor");
+    uint8_t n = r.get<uint8_t>();
+    if (n < 1 || n > kMaxIndices) fail(std::to_string(n) + " indices; 1 to 4 are possible");
+    i.first_index = static_cast<uint32_t>(image_.indices.size());
+    for (int k = 0; k < n; ++k) {
+      read_input(r, i);
+      Format f = image_.operands.back().format;
+      if (!is_index_format(f)) fail(std::string("an index of format ") + format_name(f) + " is no integer");
+      Index index{read_dim_map(r, format_bytes(table.format)), r.get<int64_t>()};
+      if (index.limit < 1 || index.limit > kMaxStride)
+        fail("index limit " + std::to_string(index.limit) + " is not positive or exceeds card memory");
+      image_.indices.push_back(index);
+    }
+  }
+
+  static bool is_index_format(Format f) {
+    return f == Format::IEEE_INT32 || f == Format::SENUINT32 || f == Format::SENINT16 || f == Format::SENINT8;
+  }
+
+  void read_iota(Reader& r, Instr& i) {
+    read_dims(r, i);
+    read_output(r, i);
+    i.a = affine(r);
+    i.first_step = static_cast<uint32_t>(image_.maps.size());
+    for (int d = 0; d < i.rank; ++d) image_.maps.push_back(read_dim_map(r, 1));
+  }
+
+  void read_scan(Reader& r, Instr& i) {
+    read_rop(r, i);
+    read_compute(r, i);
+    i.dim = r.get<uint8_t>();
+    read_dims(r, i);
+    check_dim(i);
+    read_output(r, i);
+    read_input(r, i);
+  }
+
+  void read_arg_reduce(Reader& r, Instr& i) {
+    read_rop(r, i);
+    if (i.rop != ROp::max && i.rop != ROp::min) fail("ARGREDUCE finds the largest (1) or the smallest (2) element");
+    i.dim = r.get<uint8_t>();
+    i.outputs = r.get<uint8_t>();
+    read_dims(r, i);
+    check_dim(i);
+    read_outputs_and_source(r, i);
+    for (int k = 0; k < i.n_outputs; ++k) need_still(i, k, i.dim, "an output moves along the reduced dim");
+  }
+
+  void read_sort(Reader& r, Instr& i) {
+    i.dim = r.get<uint8_t>();
+    i.order = r.get<uint8_t>();
+    if (i.order > (kDescending | kStable)) fail("unknown sort order " + std::to_string(i.order));
+    i.step = r.get<int64_t>();
+    if (i.step < 1) fail("SORT keeps " + std::to_string(i.step) + " elements; at least 1");
+    i.outputs = r.get<uint8_t>();
+    read_dims(r, i);
+    check_dim(i);
+    read_outputs_and_source(r, i);
+  }
+
+  void read_outputs_and_source(Reader& r, Instr& i) {
+    if (i.outputs < 1 || i.outputs > 3) fail("outputs " + std::to_string(i.outputs) + "; 1 to 3 are possible");
+    i.n_outputs = static_cast<uint8_t>(std::popcount(i.outputs));
+    for (int k = 0; k < i.n_outputs; ++k) read_output(r, i);
+    read_input(r, i);
+    if (!image_.operands_of(i).back().addressed()) fail("the source must be a tensor");
+  }
+
+  void check_dim(const Instr& i) {
+    if (i.dim >= i.rank) fail("dim " + std::to_string(i.dim) + " of " + std::to_string(i.rank) + " dims");
+  }
+
+  void read_rop(Reader& r, Instr& i) {
+    uint8_t op = r.get<uint8_t>();
+    if (op > static_cast<uint8_t>(ROp::prod)) fail("unknown reduction " + std::to_string(op));
+    i.rop = static_cast<ROp>(op);
   }
 
   void read_compute(Reader& r, Instr& i) {
@@ -368,18 +404,20 @@ class Decoder {
     if (mode > 1) fail("unknown map mode " + std::to_string(mode));
     if (mode == 1) return read_layout(r, i, o);
     o.first_map = static_cast<uint32_t>(image_.maps.size());
-    for (int d = 0; d < i.rank; ++d) {
-      DimMap m;
-      uint8_t kind = r.get<uint8_t>();
-      if (kind > 2) fail("unknown map kind " + std::to_string(kind));
-      if (kind == 2) {
-        m.block = r.get<int64_t>();
-        if (m.block <= 0 || m.block > kMaxStride) fail("stick block " + std::to_string(m.block) + " is not positive");
-      }
-      if (kind >= 1) m.inner = stride(r, o);
-      if (kind == 2) m.outer = stride(r, o);
-      image_.maps.push_back(m);
+    for (int d = 0; d < i.rank; ++d) image_.maps.push_back(read_dim_map(r, format_bytes(o.format)));
+  }
+
+  DimMap read_dim_map(Reader& r, int unit) {
+    DimMap m;
+    uint8_t kind = r.get<uint8_t>();
+    if (kind > 2) fail("unknown map kind " + std::to_string(kind));
+    if (kind == 2) {
+      m.block = r.get<int64_t>();
+      if (m.block <= 0 || m.block > kMaxStride) fail("stick block " + std::to_string(m.block) + " is not positive");
     }
+    if (kind >= 1) m.inner = stride(r, unit);
+    if (kind == 2) m.outer = stride(r, unit);
+    return m;
   }
 
   void read_layout(Reader& r, const Instr& i, Operand& o) {
@@ -397,7 +435,7 @@ class Decoder {
       auto& dev = l.map.device[d];
       dev.host_stride = r.get<int64_t>();
       dev.extent = r.get<int64_t>();
-      dev.byte_stride = stride(r, o);
+      dev.byte_stride = stride(r, format_bytes(o.format));
       if (dev.host_stride <= 0 || dev.host_stride > previous)
         fail("layout host strides must be positive and descending");
       if (dev.extent <= 0 || dev.extent > kMaxStride || dev.byte_stride < 0)
@@ -408,10 +446,10 @@ class Decoder {
     image_.layouts.push_back(l);
   }
 
-  int64_t stride(Reader& r, const Operand& o) {
+  int64_t stride(Reader& r, int unit) {
     int64_t s = r.get<int64_t>();
     if (s < -kMaxStride || s > kMaxStride) fail("byte stride " + std::to_string(s) + " exceeds card memory");
-    if (s % format_bytes(o.format)) fail("byte stride " + std::to_string(s) + " is not a multiple of the element");
+    if (s % unit) fail("byte stride " + std::to_string(s) + " is not a multiple of the element");
     return s;
   }
 
@@ -462,7 +500,8 @@ std::vector<int64_t> int_scalars(const Image& image, std::span<const Scalar> sca
 
 Image decode_program(std::span<const std::byte> binary) { return Decoder().decode(binary); }
 
-ProgramImpl::ProgramImpl(Image image) : image_(std::move(image)) {
+ProgramImpl::ProgramImpl(Image image, std::span<const std::byte> binary)
+    : image_(std::move(image)), binary_(binary.begin(), binary.end()) {
   if (image_.n_int_scalars == 0) constant_proof_ = std::make_shared<const Proof>(prove(image_, {}));
 }
 
@@ -481,7 +520,7 @@ std::shared_ptr<const Proof> ProgramImpl::proof_for(std::span<const Scalar> scal
 }
 
 std::shared_ptr<const Program> Program::load(std::span<const std::byte> binary) {
-  return std::make_shared<const ProgramImpl>(decode_program(binary));
+  return std::make_shared<const ProgramImpl>(decode_program(binary), binary);
 }
 
 }  // namespace spyre::card

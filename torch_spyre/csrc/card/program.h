@@ -28,13 +28,21 @@ enum class Op : uint16_t {
   MATMUL = 18,
   COPY = 19,
   RINGSUM = 20,
+  GATHER = 21,
+  SCATTER = 22,
+  IOTA = 23,
+  SCAN = 24,
+  ARGREDUCE = 25,
+  SORT = 26,
 };
 enum class SOp : uint8_t { add, sub, mul, floordiv, mod, min, max };
 enum class Space : uint8_t { MEM = 1, LX = 2, LX_REMOTE = 3, CONST = 4, SCALAR = 5, IMM = 6 };
 
 constexpr uint8_t kRead = 1, kWrite = 2;
 constexpr uint32_t kNoOrigin = 0xFFFFFFFF;
-constexpr uint16_t kAccumulate = 1;  // flag of REDUCE and MATMUL: the output is also the initial value
+constexpr uint16_t kAccumulate = 1;              // REDUCE, MATMUL: the output is also the initial value; SCATTER: adds
+constexpr uint16_t kMasked = 2;                  // GATHER, SCATTER: an index out of range reads 0 or writes nothing
+constexpr uint8_t kDescending = 1, kStable = 2;  // order of a SORT
 
 struct Term {
   uint16_t reg;
@@ -71,19 +79,26 @@ struct Operand {
   bool addressed() const { return space != Space::SCALAR && space != Space::IMM; }
 };
 
+/// How an index operand of a GATHER or SCATTER addresses the table.
+struct Index {
+  DimMap along;
+  int64_t limit;
+};
+
 struct Instr {
   Op op = Op::END;
   uint16_t flags = 0;
   uint32_t origin = kNoOrigin;
 
   // Control. LOOP: reg, a = first, b = limit, step. IF: a. SOP: reg, a, b. RINGSUM: a = first core, step.
+  // IOTA: a = start. SORT: step = elements kept.
   uint32_t partner = 0;  // the other end of a LOOP or IF
   uint16_t reg = 0;
   SOp sop = SOp::add;
   Affine a, b;
   int64_t step = 0;
 
-  // Tile instructions. Operands: the output first.
+  // Tile instructions. Operands: the outputs first; GATHER: out, table, indices; SCATTER: table, in, indices.
   uint8_t rank = 0;
   uint8_t n_operands = 0;
   uint32_t first_dim = 0;
@@ -93,9 +108,19 @@ struct Instr {
   Compute compute = Compute::f32;
   uint32_t reduced_mask = 0;
   uint32_t ring_cores = 0;
+  uint8_t n_outputs = 1;
+  uint8_t outputs = 1;       // ARGREDUCE: bit 0 index, bit 1 value; SORT: bit 0 value, bit 1 index
+  uint8_t dim = 0;           // of SCAN, ARGREDUCE and SORT
+  uint8_t order = 0;         // of SORT
+  uint32_t first_index = 0;  // in Image::indices
+  uint32_t first_step = 0;   // of IOTA, in Image::maps
 
   bool tile() const { return op >= Op::VOP; }
   bool accumulates() const { return flags & kAccumulate; }
+  bool masked() const { return flags & kMasked; }
+  bool indexed() const { return op == Op::GATHER || op == Op::SCATTER; }
+  int table_operand() const { return op == Op::GATHER ? 1 : 0; }
+  int n_indices() const { return indexed() ? n_operands - 2 : 0; }
 };
 
 struct Argument {
@@ -120,6 +145,7 @@ struct Image {
   std::vector<DimMap> maps;
   std::vector<Layout> layouts;
   std::vector<Operand> operands;
+  std::vector<Index> indices;
 
   std::span<const Operand> operands_of(const Instr& i) const {
     return {operands.data() + i.first_operand, i.n_operands};
@@ -130,6 +156,9 @@ struct Image {
 const char* op_name(Op op);
 const char* vop_name(VOp op);
 const char* rop_name(ROp op);
+
+/// "instruction 7 (COPY) on core 3, from <origin>: ", the head of every message about a running program.
+std::string describe(const Image& image, uint32_t pc, int core);
 
 /// Checks structure only: every length, index and nesting.
 Image decode_program(std::span<const std::byte> binary);
@@ -147,12 +176,14 @@ Proof prove(const Image& image, std::span<const int64_t> int_scalars);
 
 class ProgramImpl final : public Program {
  public:
-  explicit ProgramImpl(Image image);
+  ProgramImpl(Image image, std::span<const std::byte> binary);
   int n_args() const override { return static_cast<int>(image_.args.size()); }
   int n_scalars() const override { return static_cast<int>(image_.scalar_is_float.size()); }
   uint64_t arg_bytes(int i) const override { return image_.args.at(i).bytes; }
   uint64_t duration_ns() const override { return image_.duration_ns; }
+  uint64_t work() const override { return constant_proof_ ? constant_proof_->work : 0; }
   std::string disassemble() const override { return disassemble_image(image_); }
+  std::span<const std::byte> binary() const override { return binary_; }
 
   const Image& image() const { return image_; }
   /// The proof for these launch scalars; computed once per distinct tuple of the integer ones.
@@ -160,6 +191,7 @@ class ProgramImpl final : public Program {
 
  private:
   Image image_;
+  std::vector<std::byte> binary_;
   std::shared_ptr<const Proof> constant_proof_;  // when no integer launch scalar exists
   mutable std::mutex mutex_;
   mutable std::map<std::vector<int64_t>, std::shared_ptr<const Proof>> proofs_;

@@ -90,19 +90,21 @@ uint64_t Queue::push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry e
   return sequence;
 }
 
-void Queue::submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after) {
+uint64_t Queue::submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after) {
   std::unique_lock lock(mutex_);
   Stream& s = streams_[stream];
   check(s);
-  clock_.book(stream, cost);
+  const uint64_t end = clock_.book(stream, cost);
   push(s, lock, {std::move(command), std::move(after), false});
+  return end;
 }
 
-void Queue::run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after) {
+uint64_t Queue::run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after) {
   std::unique_lock lock(mutex_);
   Stream& s = streams_[stream];
   check(s);
-  clock_.host_saw(clock_.book(stream, cost));
+  const uint64_t end = clock_.book(stream, cost);
+  clock_.host_saw(end);
   std::exception_ptr error;
   Awaited command(work, error);
   bool after_done = std::all_of(after.begin(), after.end(), [&](Point p) { return progress_.done(p); });
@@ -119,6 +121,7 @@ void Queue::run_now(int stream, const std::function<void()>& work, Cost cost, st
     if (!error) throw_sticky(stream);
   }
   if (error) std::rethrow_exception(error);
+  return end;
 }
 
 Marker Queue::record(int stream) {

@@ -48,10 +48,11 @@ class Queue {
 
   /// Queues work behind all of its stream and behind the points `after`. Throws the sticky error if there is one; an
   /// Error thrown by the command becomes the stream's sticky error, and commands queued behind it are dropped.
-  void submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after = {});
+  /// Returns when the work ends on the device clock.
+  uint64_t submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after = {});
   /// The same for work whose caller waits for it, on the calling thread if possible. Its error goes to the caller and
   /// does not stick, unless the card is lost.
-  void run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after = {});
+  uint64_t run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after = {});
 
   Marker record(int stream);
   void wait(int stream, const Marker& marker);

@@ -8,6 +8,7 @@
 
 #include "access.h"
 #include "program.h"
+#include "sanitize.h"
 #include "scalar.h"
 
 namespace spyre::card {
@@ -15,6 +16,8 @@ namespace {
 
 constexpr uint64_t kMaxSteps = 50'000'000;  // scalar instructions, tile instructions and LX runs of all cores
 constexpr uint64_t kMaxPoints = 1ull << 48;
+constexpr uint64_t kMaxWork = 1ull << 42;         // element operations of one launch
+constexpr int64_t kMaxSorted = int64_t{1} << 24;  // elements of one sorted line, which are held in host memory
 
 struct Location {
   int core;
@@ -121,24 +124,57 @@ class Prover {
     if (!resolve_shape(image_, i, core.state, arith, shape)) return;
     uint64_t n = points(shape);
     if (n > kMaxPoints) fail("InvalidProgram", arith.where(), "an iteration box of more than 2^48 points");
+    if (i.op == Op::IOTA) check_numbers(core, i, shape, arith);
+    if (i.op == Op::SORT) check_sort(i, shape, arith.where());
     auto operands = image_.operands_of(i);
-    if (i.op == Op::RINGSUM)
-      check_ring(core, i, operands[1], shape, arith);
-    else
-      for (size_t k = 1; k < operands.size(); ++k) check_operand(core, operands[k], shape, arith, kRead);
-    check_operand(core, operands[0], shape, arith, i.accumulates() ? kRead | kWrite : kWrite);
+    for (size_t k = i.n_outputs; k < operands.size(); ++k) {
+      if (i.op == Op::RINGSUM)
+        check_ring(core, i, shape, arith);
+      else
+        check_operand(core, i, k, shape, arith, kRead);
+    }
+    if (i.op == Op::SORT) shape.extent[i.dim] = i.step;
+    for (int k = 0; k < i.n_outputs; ++k) check_operand(core, i, k, shape, arith, output_access(i, operands[k]));
     ++proof_.counters.instructions;
     proof_.work += i.op == Op::MATMUL ? n / 16 + 1 : n;
+    if (proof_.work > kMaxWork)
+      fail("InvalidProgram", arith.where(), "the launch does more than 2^42 element operations; split it");
   }
 
-  void check_ring(Core& core, const Instr& i, const Operand& in, const Shape& shape, CheckedArith& arith) {
+  /// A SCATTER leaves most of its table as it is, so scratchpad tables must hold values before.
+  static int output_access(const Instr& i, const Operand& o) {
+    bool keeps = i.accumulates() || (i.op == Op::SCATTER && o.space == Space::LX);
+    return keeps ? kRead | kWrite : kWrite;
+  }
+
+  /// IOTA: no number may leave 62 bits.
+  void check_numbers(const Core& core, const Instr& i, const Shape& shape, CheckedArith& arith) {
+    __int128 start = evaluate(image_, i.a, core.state, arith), reach = start < 0 ? -start : start;
+    for (int d = 0; d < shape.rank; ++d) {
+      const DimMap& m = image_.maps[i.first_step + d];
+      int64_t last = shape.extent[d] - 1;
+      reach += static_cast<__int128>(m.block ? std::min(last, m.block - 1) : last) * std::abs(m.inner);
+      if (m.block) reach += static_cast<__int128>(last / m.block) * std::abs(m.outer);
+    }
+    if (reach >> 62) fail("InvalidProgram", arith.where(), "a number of the IOTA exceeds 62 bits");
+  }
+
+  void check_sort(const Instr& i, const Shape& shape, Location at) {
+    int64_t n = shape.extent[i.dim];
+    if (n > kMaxSorted) fail("InvalidProgram", at, "sorts " + std::to_string(n) + " elements at once; at most 2^24");
+    if (i.step > n)
+      fail("InvalidProgram", at, "keeps " + std::to_string(i.step) + " of " + std::to_string(n) + " sorted elements");
+  }
+
+  void check_ring(Core& core, const Instr& i, const Shape& shape, CheckedArith& arith) {
     int64_t owner = evaluate(image_, i.a, core.state, arith);
     for (uint32_t k = 0; k < i.ring_cores; ++k, owner = arith.add(owner, i.step))
-      check_operand(core, in, shape, arith, kRead, &owner);
+      check_operand(core, i, 1, shape, arith, kRead, &owner);
   }
 
-  void check_operand(Core& core, const Operand& o, const Shape& shape, CheckedArith& arith, int access,
+  void check_operand(Core& core, const Instr& i, size_t k, const Shape& shape, CheckedArith& arith, int access,
                      const int64_t* ring_owner = nullptr) {
+    const Operand& o = image_.operands_of(i)[k];
     if (!o.addressed()) return;
     int64_t owner = core.state.core;
     if (o.space == Space::LX_REMOTE) {
@@ -155,13 +191,18 @@ class Prover {
     if (o.layout >= 0)
       check_layout(core, o, shape, arith, access, owner, offset);
     else
-      check_boxes(core, o, shape, arith, access, owner, offset);
-    count(o, shape, access, owner != core.state.core);
+      check_boxes(core, i, k, shape, arith, access, owner, offset);
+    count(i, k, shape, access, owner != core.state.core);
   }
 
-  void check_boxes(Core& core, const Operand& o, const Shape& shape, CheckedArith& arith, int access, int64_t owner,
-                   int64_t offset) {
-    make_boxes(shape, &image_.maps[o.first_map], format_bytes(o.format), boxes_);
+  void check_boxes(Core& core, const Instr& i, size_t k, const Shape& shape, CheckedArith& arith, int access,
+                   int64_t owner, int64_t offset) {
+    const Operand& o = image_.operands_of(i)[k];
+    const DimMap* maps = &image_.maps[o.first_map];
+    if (i.indexed() && static_cast<int>(k) == i.table_operand())
+      make_table_boxes(i, shape, maps, format_bytes(o.format));
+    else
+      make_boxes({shape.extent, static_cast<size_t>(shape.rank)}, maps, format_bytes(o.format), boxes_);
     for (const Box& box : boxes_) {
       check_bounds(o, box.span(), offset, arith.where());
       if (o.space != Space::LX && o.space != Space::LX_REMOTE) continue;
@@ -169,6 +210,20 @@ class Prover {
       for_each_run(box, offset + static_cast<int64_t>(box.begin),
                    [&](int64_t begin, int64_t end) { touch_lx(core, o, begin, end, access, owner); });
     }
+  }
+
+  /// A table is reached at every value that its indices may have.
+  void make_table_boxes(const Instr& i, const Shape& shape, const DimMap* maps, int element_bytes) {
+    int64_t extents[kMaxAxes];
+    DimMap reach[kMaxAxes];
+    std::copy_n(shape.extent, shape.rank, extents);
+    std::copy_n(maps, shape.rank, reach);
+    int n = i.n_indices();
+    for (int k = 0; k < n; ++k) {
+      extents[shape.rank + k] = image_.indices[i.first_index + k].limit;
+      reach[shape.rank + k] = image_.indices[i.first_index + k].along;
+    }
+    make_boxes({extents, static_cast<size_t>(shape.rank + n)}, reach, element_bytes, boxes_);
   }
 
   void check_layout(Core& core, const Operand& o, const Shape& shape, CheckedArith& arith, int access, int64_t owner,
@@ -179,7 +234,8 @@ class Prover {
     if (lx) spend(points(shape), arith.where());
     ByteSpan span;
     uint64_t visited = 0;
-    bool inside = layout_span(map, shape, format_bytes(o.format), kMaxSteps - steps_, span, visited);
+    __int128 limit = static_cast<__int128>(limit_of(o)) - offset;
+    bool inside = layout_span(map, shape, format_bytes(o.format), limit, kMaxSteps - steps_, span, visited);
     spend(visited, arith.where());
     if (!inside) fail("OutOfBounds", arith.where(), "addresses an element outside the layout of its tensor");
     check_bounds(o, span, offset, arith.where());
@@ -190,10 +246,13 @@ class Prover {
     });
   }
 
+  uint64_t limit_of(const Operand& o) const {
+    if (o.space == Space::MEM) return image_.args[o.index].bytes;
+    return o.space == Space::CONST ? image_.constants.size() : image_.lx_bytes;
+  }
+
   void check_bounds(const Operand& o, const ByteSpan& span, int64_t offset, Location at) {
-    uint64_t limit = o.space == Space::MEM     ? image_.args[o.index].bytes
-                     : o.space == Space::CONST ? image_.constants.size()
-                                               : image_.lx_bytes;
+    uint64_t limit = limit_of(o);
     __int128 begin = span.begin + offset, end = span.end + offset;
     if (begin >= 0 && end <= static_cast<__int128>(limit)) return;
     std::string what = o.space == Space::MEM     ? "argument " + std::to_string(o.index)
@@ -232,12 +291,23 @@ class Prover {
     remote_.clear();
   }
 
-  void count(const Operand& o, const Shape& shape, int access, bool remote) {
+  bool moves(const Operand& o, int dim) const {
+    if (!o.addressed()) return false;
+    if (o.layout >= 0) return image_.layouts[o.layout].map.stride[dim] != 0;
+    const DimMap& m = image_.maps[o.first_map + dim];
+    return m.inner != 0 || m.outer != 0;
+  }
+
+  /// Bytes of one operand; of a table those that the indices name, equal ones counted again.
+  void count(const Instr& i, size_t k, const Shape& shape, int access, bool remote) {
+    auto operands = image_.operands_of(i);
+    const Operand& o = operands[k];
+    bool table = i.indexed() && static_cast<int>(k) == i.table_operand();
     uint64_t bytes = format_bytes(o.format);
     for (int d = 0; d < shape.rank; ++d) {
-      bool moves = o.layout >= 0 ? image_.layouts[o.layout].map.stride[d] != 0
-                                 : image_.maps[o.first_map + d].inner != 0 || image_.maps[o.first_map + d].outer != 0;
-      if (moves) bytes *= static_cast<uint64_t>(shape.extent[d]);
+      bool moved = moves(o, d);
+      for (size_t index = 2; table && index < operands.size(); ++index) moved |= moves(operands[index], d);
+      if (moved) bytes *= static_cast<uint64_t>(shape.extent[d]);
     }
     Counters& c = proof_.counters;
     if (o.space == Space::LX_REMOTE) {
@@ -262,10 +332,8 @@ class Prover {
   }
 
   [[noreturn]] void fail(const char* kind, Location at, const std::string& message) const {
-    const Instr& i = image_.instrs[at.pc];
-    std::string origin = image_.origin_of(i);
-    throw Error(kind, "instruction " + std::to_string(at.pc) + " (" + op_name(i.op) + ") on core " +
-                          std::to_string(at.core) + (origin.empty() ? "" : ", from " + origin) + ": " + message);
+    if (sanitizing()) add_report(make_report(kind, image_, at.pc, at.core, message));
+    throw Error(kind, describe(image_, at.pc, at.core) + message);
   }
 
   const Image& image_;

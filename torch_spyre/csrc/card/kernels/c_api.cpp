@@ -51,6 +51,14 @@ std::vector<View> views_of(int rank, const PlainView* in, int n) {
   return views;
 }
 
+/// `along` holds n x (block, inner, outer, limit).
+std::vector<TableIndex> indices_of(int rank, const PlainView* in, const int64_t* along, int n) {
+  std::vector<TableIndex> indices;
+  for (int k = 0; k < n; ++k, along += 4)
+    indices.push_back({view_of(rank, in[k], nullptr), {along[0], along[1], along[2]}, along[3]});
+  return indices;
+}
+
 }  // namespace
 
 #define SPYRE_EXPORT extern "C" __attribute__((visibility("default")))
@@ -83,20 +91,30 @@ SPYRE_EXPORT void spyre_sum_views(int rank, const int64_t* extent, const PlainVi
 }
 
 SPYRE_EXPORT int spyre_gather(int rank, const int64_t* extent, const PlainView* out, const PlainView* table,
-                              const PlainView* index, const int64_t* along, int64_t limit, int64_t* bad) {
-  return gather(shape_of(rank, extent), view_of(rank, *out, nullptr), view_of(rank, *table, nullptr),
-                view_of(rank, *index, nullptr), {along[0], along[1], along[2]}, limit, bad);
+                              const PlainView* index, const int64_t* along, int n_index, int masked, int64_t* bad) {
+  BadIndex found{};
+  const bool ok = gather(shape_of(rank, extent), view_of(rank, *out, nullptr), view_of(rank, *table, nullptr),
+                         indices_of(rank, index, along, n_index).data(), n_index, masked != 0, &found);
+  *bad = found.value;
+  return ok;
 }
 
 SPYRE_EXPORT int spyre_scatter(int rank, const int64_t* extent, const PlainView* table, const PlainView* in,
-                               const PlainView* index, const int64_t* along, int64_t limit, int accumulate,
+                               const PlainView* index, const int64_t* along, int n_index, int accumulate, int masked,
                                int64_t* bad) {
-  return scatter(shape_of(rank, extent), view_of(rank, *table, nullptr), view_of(rank, *in, nullptr),
-                 view_of(rank, *index, nullptr), {along[0], along[1], along[2]}, limit, accumulate != 0, bad);
+  BadIndex found{};
+  const bool ok =
+      scatter(shape_of(rank, extent), view_of(rank, *table, nullptr), view_of(rank, *in, nullptr),
+              indices_of(rank, index, along, n_index).data(), n_index, accumulate != 0, masked != 0, &found);
+  *bad = found.value;
+  return ok;
 }
 
-SPYRE_EXPORT void spyre_iota(int rank, const int64_t* extent, const PlainView* out, double start, const double* step) {
-  iota(shape_of(rank, extent), view_of(rank, *out, nullptr), start, step);
+SPYRE_EXPORT void spyre_iota(int rank, const int64_t* extent, const PlainView* out, int64_t start,
+                             const int64_t* step) {
+  DimMap steps[kMaxDims];
+  for (int d = 0; d < rank; ++d) steps[d] = {step[3 * d], step[3 * d + 1], step[3 * d + 2]};
+  iota(shape_of(rank, extent), view_of(rank, *out, nullptr), start, steps);
 }
 
 SPYRE_EXPORT void spyre_scan(int op, int compute, int rank, const int64_t* extent, int dim, const PlainView* out,
@@ -108,7 +126,8 @@ SPYRE_EXPORT void spyre_scan(int op, int compute, int rank, const int64_t* exten
 SPYRE_EXPORT void spyre_arg_reduce(int op, int rank, const int64_t* extent, int dim, const PlainView* out_index,
                                    const PlainView* out_value, const PlainView* in) {
   const View value = out_value ? view_of(rank, *out_value, nullptr) : View{};
-  arg_reduce(static_cast<ROp>(op), shape_of(rank, extent), dim, view_of(rank, *out_index, nullptr),
+  const View index = out_index ? view_of(rank, *out_index, nullptr) : View{};
+  arg_reduce(static_cast<ROp>(op), shape_of(rank, extent), dim, out_index ? &index : nullptr,
              out_value ? &value : nullptr, view_of(rank, *in, nullptr));
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 #include "scalar_formats.h"
 #include "sen169.h"
+#include "small_floats.h"
 
 SPYRE_ISA_BEGIN
 
@@ -31,6 +32,12 @@ SPYRE_INLINE I encode_bf16(F x) {
   return select(unordered(x), splat_i(0x7FC0), rounded);
 }
 
+/// Bytes per element of the vector formats. Those of one byte are only loaded.
+constexpr int vector_bytes(Format f) {
+  if (f == Format::IEEE_FP32 || f == Format::IEEE_INT32) return 4;
+  return f == Format::SEN143_FP8 || f == Format::SEN152_FP8 || f == Format::SENINT8 ? 1 : 2;
+}
+
 /// 16 elements (or the first n) of a vector format as fp32. kHost: the host rule for SEN169_FP16.
 template <Format f, bool kHost = false>
 SPYRE_INLINE F load_vector(const void* p, int n = 16) {
@@ -42,6 +49,11 @@ SPYRE_INLINE F load_vector(const void* p, int n = 16) {
     return from_int(n == 16 ? load_i(q) : load_i_n(q, n));
   } else if constexpr (f == Format::IEEE_FP16) {
     return n == 16 ? load_f16(p) : load_f16_n(p, n);
+  } else if constexpr (vector_bytes(f) == 1) {
+    const I codes = n == 16 ? load_8(p) : load_8_n(p, n);
+    if constexpr (f == Format::SEN143_FP8) return decode_small<kE4M3>(codes);
+    if constexpr (f == Format::SEN152_FP8) return decode_small<kE5M2>(codes);
+    if constexpr (f == Format::SENINT8) return from_int(sar<24>(shl<24>(codes)));
   } else {
     if constexpr (f == Format::SEN169_FP16 && !kHost) {
       if (n == 16) return load_sen169(p);
@@ -72,8 +84,6 @@ SPYRE_INLINE void store_vector(void* p, F x, int n = 16) {
     n == 16 ? store_16(p, code) : store_16_n(p, code, n);
   }
 }
-
-constexpr int vector_bytes(Format f) { return f == Format::IEEE_FP32 || f == Format::IEEE_INT32 ? 4 : 2; }
 
 /// 32 elements.
 template <Format f, bool kHost = false>
@@ -124,6 +134,7 @@ void load_run_vector(const std::byte* p, int64_t stride, int64_t n, float* to) {
     int m = static_cast<int>(min64(16, n - i));
     if (kBytes == 4) gather_elements<int32_t>(raw, p + i * stride, stride, m);
     if (kBytes == 2) gather_elements<int16_t>(raw, p + i * stride, stride, m);
+    if (kBytes == 1) gather_elements<int8_t>(raw, p + i * stride, stride, m);
     store_n(to + i, load_vector<f, kHost>(raw), m);
   }
 }
@@ -163,6 +174,12 @@ inline void load_run(Format f, const std::byte* p, int64_t stride, int64_t n, fl
       return load_run_vector<Format::BFLOAT16>(p, stride, n, to);
     case Format::IEEE_INT32:
       return load_run_vector<Format::IEEE_INT32>(p, stride, n, to);
+    case Format::SEN143_FP8:
+      return load_run_vector<Format::SEN143_FP8>(p, stride, n, to);
+    case Format::SEN152_FP8:
+      return load_run_vector<Format::SEN152_FP8>(p, stride, n, to);
+    case Format::SENINT8:
+      return load_run_vector<Format::SENINT8>(p, stride, n, to);
     default:
       for (int64_t i = 0; i < n; ++i) to[i] = read_float(f, p + i * stride);
   }

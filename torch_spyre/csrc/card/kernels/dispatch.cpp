@@ -109,21 +109,21 @@ void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, c
 }
 bool copy(const Shape& shape, const View& out, const View& in) { return kernels().copy(shape, out, in); }
 void sum_views(const Shape& shape, const View& out, const View* in, int n) { kernels().sum_views(shape, out, in, n); }
-bool gather(const Shape& shape, const View& out, const View& table, const View& index, const DimMap& along,
-            int64_t limit, int64_t* bad) {
-  return kernels().gather(shape, out, table, index, along, limit, bad);
+bool gather(const Shape& shape, const View& out, const View& table, const TableIndex* index, int n_index, bool masked,
+            BadIndex* bad) {
+  return kernels().gather(shape, out, table, index, n_index, masked, bad);
 }
-bool scatter(const Shape& shape, const View& table, const View& in, const View& index, const DimMap& along,
-             int64_t limit, bool accumulate, int64_t* bad) {
-  return kernels().scatter(shape, table, in, index, along, limit, accumulate, bad);
+bool scatter(const Shape& shape, const View& table, const View& in, const TableIndex* index, int n_index,
+             bool accumulate, bool masked, BadIndex* bad) {
+  return kernels().scatter(shape, table, in, index, n_index, accumulate, masked, bad);
 }
-void iota(const Shape& shape, const View& out, double start, const double* step) {
+void iota(const Shape& shape, const View& out, int64_t start, const DimMap* step) {
   kernels().iota(shape, out, start, step);
 }
 void scan(ROp op, Compute compute, const Shape& shape, int dim, const View& out, const View& in) {
   kernels().scan(op, compute, shape, dim, out, in);
 }
-void arg_reduce(ROp op, const Shape& shape, int dim, const View& out_index, const View* out_value, const View& in) {
+void arg_reduce(ROp op, const Shape& shape, int dim, const View* out_index, const View* out_value, const View& in) {
   kernels().arg_reduce(op, shape, dim, out_index, out_value, in);
 }
 void sort(const Shape& shape, int dim, bool descending, bool stable, int64_t k, const View* out_value,

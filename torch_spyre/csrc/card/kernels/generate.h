@@ -6,23 +6,23 @@
 
 SPYRE_ISA_BEGIN
 
-void iota(const Shape& shape, const View& out, double start, const double* step) {
+void iota(const Shape& shape, const View& out, int64_t start, const DimMap* step) {
   const View* const views[1] = {&out};
   const int last = shape.rank - 1;
   const bool integers = is_integer(out.format);
   for_each_stretch(shape, views, [&](const int64_t* index, std::byte* const* p, const int64_t* stride, int64_t n) {
-    double row = start;
-    for (int d = 0; d < last; ++d) row += static_cast<double>(index[d]) * step[d];
-    const double s = last < 0 ? 0.0 : step[last];
+    int64_t row = start;
+    for (int d = 0; d < last; ++d) row += offset_of(step[d], index[d]);
+    const DimMap along = last < 0 ? DimMap{} : step[last];
     const int64_t first = last < 0 ? 0 : index[last];
     for (int64_t i = 0; i < n; i += kChunk) {
       const int64_t m = min64(kChunk, n - i);
       std::byte* q = p[0] + i * stride[0];
       alignas(64) float real[kChunk];
       for (int64_t j = 0; j < m; ++j) {
-        const double x = row + static_cast<double>(first + i + j) * s;
+        const int64_t x = row + offset_of(along, first + i + j);
         real[j] = static_cast<float>(x);
-        if (integers) write_int(out.format, q + j * stride[0], static_cast<int64_t>(x));
+        if (integers) write_int(out.format, q + j * stride[0], x);
       }
       if (!integers) store_run(out.format, q, stride[0], m, real);
     }

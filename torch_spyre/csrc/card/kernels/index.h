@@ -19,44 +19,125 @@ SPYRE_INLINE void copy_element(std::byte* out, const std::byte* in, int bytes) {
   }
 }
 
-/// Byte offsets of the table entries that n indices name. False at the first one outside [0, limit).
-inline bool resolve(Format f, const std::byte* p, int64_t step, int64_t n, const DimMap& along, int64_t limit,
-                    int64_t* offset, int64_t* bad) {
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t v = f == Format::IEEE_INT32 ? read_as<int32_t>(p + i * step) : read_int(f, p + i * step);
-    if (v < 0 || v >= limit) {
-      *bad = v;
+/// Offset of an entry that a masked kernel skips.
+constexpr int64_t kSkipped = INT64_MIN;
+
+/// The indices of one gather or scatter, and what happens to a value out of range.
+struct Indices {
+  const TableIndex* index;
+  int n;
+  bool masked;
+  BadIndex* bad;
+
+  /// Adds what n_points values of index k contribute to the offsets. False at the first one out of range.
+  bool add(int k, const std::byte* p, int64_t step, int64_t n_points, int64_t* offset) const {
+    const TableIndex& t = index[k];
+    const Format f = t.view.format;
+    for (int64_t i = 0; i < n_points; ++i) {
+      const int64_t v = f == Format::IEEE_INT32 ? read_as<int32_t>(p + i * step) : read_int(f, p + i * step);
+      if (v >= 0 && v < t.limit) {
+        if (offset[i] != kSkipped) offset[i] += offset_of(t.along, v);
+        continue;
+      }
+      offset[i] = kSkipped;
+      if (masked) continue;
+      *bad = {v, t.limit};
       return false;
     }
-    offset[i] = offset_of(along, v);
+    return true;
+  }
+
+  /// Byte offsets of the table entries that points [first, first + n_points) of a stretch name; p and step are those of
+  /// the indices.
+  bool resolve(std::byte* const* p, const int64_t* step, int64_t first, int64_t n_points, int64_t* offset) const {
+    for (int64_t i = 0; i < n_points; ++i) offset[i] = 0;
+    for (int k = 0; k < n; ++k) {
+      if (!add(k, p[k] + first * step[k], step[k], n_points, offset)) return false;
+    }
+    return true;
+  }
+
+  bool all_still(const int64_t* step) const {
+    for (int k = 0; k < n; ++k) {
+      if (step[k]) return false;
+    }
+    return true;
+  }
+};
+
+constexpr int kTableViews = 2 + kMaxIndices;
+
+/// n elements of the table whose offsets are known, to a run of the output.
+inline void gather_run(Format to, std::byte* out, int64_t out_step, Format from, const std::byte* table, int64_t step,
+                       const int64_t* offset, int64_t n) {
+  const int bytes = format_bytes(from);
+  alignas(64) std::byte staged[kChunk * 8];
+  constexpr std::byte zero[8] = {};
+  for (int64_t j = 0; j < n; ++j) {
+    copy_element(staged + j * bytes, offset[j] == kSkipped ? zero : table + j * step + offset[j], bytes);
+  }
+  move_run(to, out, out_step, from, staged, bytes, n);
+}
+
+constexpr int64_t kAhead = 8;  // rows of a table that are fetched before they are copied
+
+/// Rows of a table whose indices do not vary along the row: each is moved whole.
+inline bool gather_rows(const Indices& indices, const Rectangle<kTableViews>& r, const View& out, const View& table,
+                        std::byte* const* p) {
+  int64_t offset[kChunk];
+  constexpr std::byte zero[8] = {};
+  for (int64_t i = 0; i < r.rows; i += kChunk) {
+    const int64_t m = min64(kChunk, r.rows - i);
+    if (!indices.resolve(p + 2, r.row_stride + 2, i, m, offset)) return false;
+    for (int64_t j = 0; j < m; ++j) {
+      const std::byte* row = p[1] + (i + j) * r.row_stride[1];
+      std::byte* to = p[0] + (i + j) * r.row_stride[0];
+      if (offset[j] == kSkipped) {
+        move_run(out.format, to, r.stride[0], table.format, zero, 0, r.n);
+        continue;
+      }
+      if (j + kAhead < m && offset[j + kAhead] != kSkipped) {
+        const std::byte* next = row + kAhead * r.row_stride[1] + offset[j + kAhead];
+        __builtin_prefetch(next);
+        __builtin_prefetch(next + 64);
+      }
+      move_run(out.format, to, r.stride[0], table.format, row + offset[j], r.stride[1], r.n);
+    }
   }
   return true;
 }
 
-bool gather(const Shape& shape, const View& out, const View& table, const View& index, const DimMap& along,
-            int64_t limit, int64_t* bad) {
-  const View* views[3] = {&out, &table, &index};
-  const int bytes = format_bytes(table.format);
-  alignas(64) std::byte staged[kChunk * 8];
+/// A row along which the indices vary: element by element.
+inline bool gather_row(const Indices& indices, const int64_t* step, int64_t n, const View& out, const View& table,
+                       std::byte* const* p) {
   int64_t offset[kChunk];
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t m = min64(kChunk, n - i);
+    if (!indices.resolve(p + 2, step + 2, i, m, offset)) return false;
+    gather_run(out.format, p[0] + i * step[0], step[0], table.format, p[1] + i * step[1], step[1], offset, m);
+  }
+  return true;
+}
+
+bool gather(const Shape& shape, const View& out, const View& table, const TableIndex* index, int n_index, bool masked,
+            BadIndex* bad) {
+  const Indices indices{index, n_index, masked, bad};
+  const View* views[kTableViews] = {&out, &table};
+  for (int k = 0; k < n_index; ++k) views[2 + k] = &index[k].view;
   bool ok = true;
-  for_each_loops<3>(shape, ~0u, views, 3, [&](const Loops<3>& loops) {
-    const int inner = loops.rank - 1;
-    const int64_t n = inner < 0 ? 1 : loops.extent[inner];
-    const int64_t no_step[3] = {}, *step = inner < 0 ? no_step : loops.stride[inner];
-    for_each_point(loops, inner < 0 ? 0 : inner, [&](std::byte* const* p) {
-      if (step[2] == 0) {
-        ok = ok && resolve(index.format, p[2], 0, 1, along, limit, offset, bad);
-        if (ok) move_run(out.format, p[0], step[0], table.format, p[1] + offset[0], step[1], n);
+  for_each_loops<kTableViews>(shape, ~0u, views, 2 + n_index, [&](const Loops<kTableViews>& loops) {
+    int n_outer;
+    const Rectangle<kTableViews> r = rectangle_of(loops, &n_outer);
+    const bool whole = indices.all_still(r.stride + 2);
+    for_each_point(loops, n_outer, [&](std::byte* const* p) {
+      if (whole) {
+        ok = ok && gather_rows(indices, r, out, table, p);
         return;
       }
-      for (int64_t i = 0; ok && i < n; i += kChunk) {
-        const int64_t m = min64(kChunk, n - i);
-        ok = resolve(index.format, p[2] + i * step[2], step[2], m, along, limit, offset, bad);
-        if (!ok) return;
-        const std::byte* q = p[1] + i * step[1];
-        for (int64_t j = 0; j < m; ++j) copy_element(staged + j * bytes, q + j * step[1] + offset[j], bytes);
-        move_run(out.format, p[0] + i * step[0], step[0], table.format, staged, bytes, m);
+      std::byte* row[kTableViews];
+      for (int64_t i = 0; ok && i < r.rows; ++i) {
+        for (int k = 0; k < loops.operands; ++k) row[k] = p[k] + i * r.row_stride[k];
+        ok = gather_row(indices, r.stride, r.n, out, table, row);
       }
     });
   });
@@ -66,10 +147,11 @@ bool gather(const Shape& shape, const View& out, const View& table, const View& 
 /// table += in, n elements that lie apart.
 inline void add_run(Format to, std::byte* out, int64_t out_step, Format from, const std::byte* in, int64_t in_step,
                     int64_t n) {
-  alignas(64) float f[2][kChunk] = {};
-  alignas(64) int32_t i[2][kChunk] = {};
+  alignas(64) float f[2][kChunk];
+  alignas(64) int32_t i[2][kChunk];
   for (int64_t v = 0; v < n; v += kChunk) {
     const int64_t m = min64(kChunk, n - v);
+    for (int64_t j = m; j % 16 != 0; ++j) f[0][j] = f[1][j] = 0.0f, i[0][j] = i[1][j] = 0;
     std::byte* p = out + v * out_step;
     const std::byte* q = in + v * in_step;
     if (is_integer(to)) {
@@ -106,33 +188,29 @@ inline void add_element(Format to, std::byte* out, Format from, const std::byte*
   store_run(to, out, 0, 1, &x);
 }
 
-bool scatter(const Shape& shape, const View& table, const View& in, const View& index, const DimMap& along,
-             int64_t limit, bool accumulate, int64_t* bad) {
-  const View* const views[3] = {&table, &in, &index};
+bool scatter(const Shape& shape, const View& table, const View& in, const TableIndex* index, int n_index,
+             bool accumulate, bool masked, BadIndex* bad) {
+  const Indices indices{index, n_index, masked, bad};
+  const View still;
+  const View* views[kTableViews] = {&table, &in};
+  for (int k = 0; k < kMaxIndices; ++k) views[2 + k] = k < n_index ? &index[k].view : &still;
   int64_t offset[kChunk];
+  auto put = [&](std::byte* to, int64_t to_step, const std::byte* from, int64_t from_step, int64_t n) {
+    if (!accumulate) return move_run(table.format, to, to_step, in.format, from, from_step, n);
+    if (n == 1) return add_element(table.format, to, in.format, from);
+    add_run(table.format, to, to_step, in.format, from, from_step, n);
+  };
   return for_each_stretch(shape, views, [&](const int64_t*, std::byte* const* p, const int64_t* step, int64_t n) {
-    if (step[2] == 0 && (step[0] != 0 || n == 1)) {
-      if (!resolve(index.format, p[2], 0, 1, along, limit, offset, bad)) return false;
-      std::byte* to = p[0] + offset[0];
-      if (accumulate) {
-        n == 1 ? add_element(table.format, to, in.format, p[1])
-               : add_run(table.format, to, step[0], in.format, p[1], step[1], n);
-      } else {
-        move_run(table.format, to, step[0], in.format, p[1], step[1], n);
-      }
+    if (indices.all_still(step + 2) && (step[0] != 0 || n == 1)) {
+      if (!indices.resolve(p + 2, step + 2, 0, 1, offset)) return false;
+      if (offset[0] != kSkipped) put(p[0] + offset[0], step[0], p[1], step[1], n);
       return true;
     }
     for (int64_t i = 0; i < n; i += kChunk) {
       const int64_t m = min64(kChunk, n - i);
-      if (!resolve(index.format, p[2] + i * step[2], step[2], m, along, limit, offset, bad)) return false;
+      if (!indices.resolve(p + 2, step + 2, i, m, offset)) return false;
       for (int64_t j = 0; j < m; ++j) {
-        std::byte* to = p[0] + (i + j) * step[0] + offset[j];
-        const std::byte* from = p[1] + (i + j) * step[1];
-        if (accumulate) {
-          add_element(table.format, to, in.format, from);
-        } else {
-          move_run(table.format, to, 0, in.format, from, 0, 1);
-        }
+        if (offset[j] != kSkipped) put(p[0] + (i + j) * step[0] + offset[j], 0, p[1] + (i + j) * step[1], 0, 1);
       }
     }
     return true;

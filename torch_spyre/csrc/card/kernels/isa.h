@@ -43,11 +43,11 @@ struct KernelTable {
   void (*matmul)(const Shape&, bool, const View&, const View&, const View&);
   bool (*copy)(const Shape&, const View&, const View&);
   void (*sum_views)(const Shape&, const View&, const View*, int);
-  bool (*gather)(const Shape&, const View&, const View&, const View&, const DimMap&, int64_t, int64_t*);
-  bool (*scatter)(const Shape&, const View&, const View&, const View&, const DimMap&, int64_t, bool, int64_t*);
-  void (*iota)(const Shape&, const View&, double, const double*);
+  bool (*gather)(const Shape&, const View&, const View&, const TableIndex*, int, bool, BadIndex*);
+  bool (*scatter)(const Shape&, const View&, const View&, const TableIndex*, int, bool, bool, BadIndex*);
+  void (*iota)(const Shape&, const View&, int64_t, const DimMap*);
   void (*scan)(ROp, Compute, const Shape&, int, const View&, const View&);
-  void (*arg_reduce)(ROp, const Shape&, int, const View&, const View*, const View&);
+  void (*arg_reduce)(ROp, const Shape&, int, const View*, const View*, const View&);
   void (*sort)(const Shape&, int, bool, bool, int64_t, const View*, const View*, const View&);
   void (*philox_uniform)(const Shape&, const View&, uint64_t, uint64_t, const int64_t*);
   void (*philox_normal)(const Shape&, const View&, uint64_t, uint64_t, const int64_t*);

@@ -98,31 +98,44 @@ bool copy(const Shape& shape, const View& out, const View& in);
 /// out = in[0] + in[1] + ... + in[n-1], ascending, fp32 accumulation, one rounding.
 void sum_views(const Shape& shape, const View& out, const View* in, int n);
 
-/// out[v] = table[v, index[v]]: the element of `table` at the byte offset its own maps give for v, plus
-/// along(index[v]). `index` is IEEE_INT32 or SENUINT32. Converts by the rules of vector_op (equal formats: the bytes).
-/// Returns false, with the value in *bad, if an index lies outside [0, limit); what is already written stays. Fast when
-/// the index does not vary along the innermost contiguous run: rows and sticks are then moved whole.
-bool gather(const Shape& shape, const View& out, const View& table, const View& index, const DimMap& along,
-            int64_t limit, int64_t* bad);
+constexpr int kMaxIndices = 4;
 
-/// table[v, index[v]] = in[v], addresses as in gather, in row-major order of v: the last write wins. With `accumulate`
-/// the value is added instead, in fp32 (wrapping int32 if the table holds integers), and rounds at each store. Returns
-/// false as gather does; the writes before the offending index stay.
-bool scatter(const Shape& shape, const View& table, const View& in, const View& index, const DimMap& along,
-             int64_t limit, bool accumulate, int64_t* bad);
+/// An index tensor (an integer format). Its value v, in [0, limit), adds along(v) to the byte address in the table.
+struct TableIndex {
+  View view;
+  DimMap along;
+  int64_t limit = 0;
+};
+/// An index value outside [0, limit).
+struct BadIndex {
+  int64_t value, limit;
+};
 
-/// out[v] = start + v_0*step[0] + v_1*step[1] + ..., added in that order in fp64, then rounded to fp32 and to the
-/// format. Integer formats take the fp64 value: exact, truncated if it has a fraction.
-void iota(const Shape& shape, const View& out, double start, const double* step);
+/// out[v] = the element of `table` at the byte offset its own maps give for v, plus what each index adds. Converts by
+/// the rules of vector_op (equal formats: the bytes). With `masked` an element with an index out of range is 0; else
+/// that returns false, with the value in *bad, and what is already written stays. Fast when the indices do not vary
+/// along the innermost contiguous run: rows and sticks are then moved whole.
+bool gather(const Shape& shape, const View& out, const View& table, const TableIndex* index, int n_index, bool masked,
+            BadIndex* bad);
+
+/// The element of `table` addressed as in gather = in[v], in row-major order of v: the last write wins. With
+/// `accumulate` the value is added instead, in fp32 (wrapping int32 if the table holds integers), and rounds at each
+/// store. Out of range as in gather: dropped with `masked`, else false; the writes before the offending index stay.
+bool scatter(const Shape& shape, const View& table, const View& in, const TableIndex* index, int n_index,
+             bool accumulate, bool masked, BadIndex* bad);
+
+/// out[v] = start + step[0](v_0) + step[1](v_1) + ..., an int64 that must not overflow: a DimMap as a map of numbers.
+/// Integer formats saturate; floats round to fp32 and then to the format.
+void iota(const Shape& shape, const View& out, int64_t start, const DimMap* step);
 
 /// out[.., v, ..] = in[.., 0, ..] op ... op in[.., v, ..] along `dim`, in that order. The accumulator is fp32 (or
 /// int32) and does not see the rounding of the stores. max and min as the vector operations. May run in place.
 void scan(ROp op, Compute compute, const Shape& shape, int dim, const View& out, const View& in);
 
 /// Index (IEEE_INT32) of the largest (ROp::max) or smallest (ROp::min) element along `dim`: the first of equal ones,
-/// and the first NaN before anything else. `out_value`, if not null, receives that element. Outputs have zero maps in
-/// `dim`.
-void arg_reduce(ROp op, const Shape& shape, int dim, const View& out_index, const View* out_value, const View& in);
+/// and the first NaN before anything else. `out_value` receives that element. One of the outputs may be null; both have
+/// zero maps in `dim`.
+void arg_reduce(ROp op, const Shape& shape, int dim, const View* out_index, const View* out_value, const View& in);
 
 /// Sorts along `dim` and writes the first k elements (k = extent: all of them; else top k) and their indices
 /// (IEEE_INT32); either output may be null. The outputs have k elements along `dim`. NaN is the largest value, -0

@@ -25,6 +25,8 @@ constexpr int kManyRows = 64;           // from here on wider blocks pay
 constexpr int kRowPitch = kDepth + 16;  // floats from row to row of A; not a power of two, to spread cache sets
 constexpr int kWidth = 256;             // columns of one tile of C
 constexpr int kTilePitch = kWidth + 16;
+constexpr int64_t kExactDepth = 1024;  // sums of so many products of two int8 are exact in fp32
+static_assert(kExactDepth * 128 * 128 <= 1 << 24 && kExactDepth % kDepth == 0);
 constexpr int64_t kRowBlockFloats = 3 << 20;  // decoded A kept at a time
 
 /// One operand of one batch: byte address of (i, j) = base + offset_of(row, i) + offset_of(column, j).
@@ -155,6 +157,18 @@ void decode_dense_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, i
   }
 }
 
+/// The same for any format.
+inline void decode_dense_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t panels, float* to) {
+  alignas(64) float line[kWidth];
+  const std::byte* base = b.base + offset_of(b.column, n);
+  for (int64_t r = 0; r < depth; ++r) {
+    load_run(b.format, base + offset_of(b.row, k + r), b.column.inner, panels * kPanel, line);
+    for (int64_t q = 0; q < panels; ++q) {
+      __builtin_memcpy(to + (q * depth + r) * kPanel, line + q * kPanel, sizeof(float) * kPanel);
+    }
+  }
+}
+
 /// One panel of any layout, zero padded.
 inline void decode_any_panel(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t columns, float* to) {
   const bool along_k = format_bytes(b.format) == b.row.inner && format_bytes(b.format) != b.column.inner;
@@ -178,9 +192,11 @@ inline void decode_any_panel(const Matrix& b, int64_t k, int64_t depth, int64_t 
 /// Decodes `depth` x `width` of B from (k, n) into panels: panel after panel of depth rows of kPanel floats.
 inline void decode_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t width, float* to) {
   for (int64_t j = 0; j < width;) {
-    const int64_t panels = b.format == Format::SEN169_FP16 ? side_by_side(b, n + j, n + width) / kPanel : 0;
-    if (panels > 0) {
+    const int64_t panels = side_by_side(b, n + j, n + width) / kPanel;
+    if (panels > 0 && b.format == Format::SEN169_FP16) {
       decode_dense_panels<Format::SEN169_FP16>(b, k, depth, n + j, panels, to);
+    } else if (panels > 0) {
+      decode_dense_panels(b, k, depth, n + j, panels, to);
     } else {
       decode_any_panel(b, k, depth, n + j, min64(kPanel, width - j), to);
     }
@@ -192,26 +208,67 @@ inline void decode_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, 
 struct Problem {
   int64_t m, n, k;
   bool accumulate;
+  bool bytes;  // SENINT8: fp32 sums over kExactDepth values of k are exact and join in wrapping int32
   Matrix a, b, c;
 };
 
-inline void load_tile(const Problem& p, int64_t m0, int64_t rows, int64_t n, int64_t width, float* tile) {
-  for (int64_t r = 0; r < rows; ++r) {
-    load_span(p.c.format, p.c.base + offset_of(p.c.row, m0 + r), p.c.column, n, width, tile + r * kTilePitch);
+/// Columns [n, n+width) of rows [m0, m0+rows) of C while k advances: fp32 sums and, for SENINT8, int32 totals.
+struct Tile {
+  const Problem& p;
+  int64_t m0, rows, n, width;
+  float* sums;
+  int32_t* totals = nullptr;
+
+  Tile(const Problem& problem, int64_t first_row, int64_t n_rows, int64_t first_column, int64_t columns)
+      : p(problem), m0(first_row), rows(n_rows), n(first_column), width(columns) {
+    const size_t words = static_cast<size_t>(rows * kTilePitch);
+    sums = static_cast<float*>(scratch(kScratchC, sizeof(float) * words));
+    if (p.bytes) totals = static_cast<int32_t*>(scratch(kScratchState, sizeof(int32_t) * words));
+    for (int64_t r = 0; r < rows && p.bytes; ++r) load_totals(row(r), totals + r * kTilePitch);
+    for (int64_t r = 0; r < rows && p.accumulate && !p.bytes; ++r) {
+      load_span(p.c.format, row(r), p.c.column, n, width, sums + r * kTilePitch);
+    }
   }
-}
-inline void store_tile(const Problem& p, int64_t m0, int64_t rows, int64_t n, int64_t width, const float* tile) {
-  for (int64_t r = 0; r < rows; ++r) {
-    store_span(p.c.format, p.c.base + offset_of(p.c.row, m0 + r), p.c.column, n, width, tile + r * kTilePitch);
+
+  std::byte* row(int64_t r) const { return p.c.base + offset_of(p.c.row, m0 + r); }
+  /// Whether the sums start from 0 at k.
+  bool first(int64_t k) const { return p.bytes ? k % kExactDepth == 0 : k == 0 && !p.accumulate; }
+  /// After the values of k below `end`.
+  void advance(int64_t end) {
+    if (!p.bytes || (end % kExactDepth != 0 && end != p.k)) return;
+    for (int64_t r = 0; r < rows; ++r) {
+      int32_t* to = totals + r * kTilePitch;
+      const float* from = sums + r * kTilePitch;
+      for (int64_t j = 0; j < width; j += 16) store_i(to + j, add(load_i(to + j), truncate(load(from + j))));
+    }
   }
-}
+  void finish() {
+    for (int64_t r = 0; r < rows; ++r) {
+      if (p.bytes) {
+        store_totals(row(r), totals + r * kTilePitch);
+      } else {
+        store_span(p.c.format, row(r), p.c.column, n, width, sums + r * kTilePitch);
+      }
+    }
+  }
+
+ private:
+  void load_totals(const std::byte* from, int32_t* to) const {
+    for (int64_t j = 0; j < width; ++j) {
+      to[j] = 0;
+      if (p.accumulate) load_run_int(p.c.format, from + offset_of(p.c.column, n + j), 0, 1, to + j);
+    }
+  }
+  void store_totals(std::byte* to, const int32_t* from) const {
+    for (int64_t j = 0; j < width; ++j) store_run_int(p.c.format, to + offset_of(p.c.column, n + j), 0, 1, from + j);
+  }
+};
 
 /// Columns [n, n+width) of rows [m0, m0+rows) through decoded panels.
 inline void multiply_panels(const Problem& p, const float* a, int64_t m0, int64_t rows, int64_t n, int64_t width) {
   static constexpr MultiplyTable<Format::IEEE_FP32, kTileRows, panel_vectors> kTable;
   float* panels = static_cast<float*>(scratch(kScratchB, sizeof(float) * kDepth * kWidth));
-  float* tile = static_cast<float*>(scratch(kScratchC, sizeof(float) * static_cast<size_t>(rows * kTilePitch)));
-  if (p.accumulate) load_tile(p, m0, rows, n, width, tile);
+  Tile tile(p, m0, rows, n, width);
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
   const int64_t step = rows < kManyRows ? kFewDepth : kDepth;
   for (int64_t k = 0; k < p.k; k += step) {
@@ -223,11 +280,12 @@ inline void multiply_panels(const Problem& p, const float* a, int64_t m0, int64_
       const MultiplyFunction run = kTable.function[count];
       for (int64_t j = 0; j < width; j += kPanel) {
         run(block + from * kRowPitch, reinterpret_cast<const std::byte*>(panels + j * depth), kPanel * 4, depth,
-            tile + from * kTilePitch + j, k == 0 && !p.accumulate);
+            tile.sums + from * kTilePitch + j, tile.first(k));
       }
     }
+    tile.advance(k + depth);
   }
-  store_tile(p, m0, rows, n, width, tile);
+  tile.finish();
 }
 
 /// Few rows: B is streamed once, decoded in registers. `width` columns lie side by side at every k.
@@ -236,8 +294,7 @@ void multiply_direct(const Problem& p, const float* a, int64_t m0, int64_t rows,
   static constexpr MultiplyTable<f, kDirectRows, direct_vectors> kTable;
   const MultiplyFunction run = kTable.function[rows];
   const int64_t columns = direct_vectors(static_cast<int>(rows)) * 16;
-  float* tile = static_cast<float*>(scratch(kScratchC, sizeof(float) * static_cast<size_t>(rows * kTilePitch)));
-  if (p.accumulate) load_tile(p, m0, rows, n, width, tile);
+  Tile tile(p, m0, rows, n, width);
   const std::byte* base = p.b.base + offset_of(p.b.column, n);
   for (int64_t k = 0; k < p.k;) {
     const int64_t within = k % kDepth;
@@ -245,18 +302,39 @@ void multiply_direct(const Problem& p, const float* a, int64_t m0, int64_t rows,
     if (p.b.row.block) depth = min64(depth, p.b.row.block - k % p.b.row.block);
     const std::byte* b = base + offset_of(p.b.row, k);
     for (int64_t j = 0; j < width; j += columns) {
-      run(a + (k / kDepth) * rows * kRowPitch + within, b + j * vector_bytes(f), p.b.row.inner, depth, tile + j,
-          k == 0 && !p.accumulate);
+      run(a + (k / kDepth) * rows * kRowPitch + within, b + j * vector_bytes(f), p.b.row.inner, depth, tile.sums + j,
+          tile.first(k));
     }
     k += depth;
+    tile.advance(k);
   }
-  store_tile(p, m0, rows, n, width, tile);
+  tile.finish();
+}
+
+using DirectFunction = void (*)(const Problem&, const float*, int64_t, int64_t, int64_t, int64_t);
+
+/// multiply_direct for the format of B, or null.
+inline DirectFunction direct_function(Format f) {
+  switch (f) {
+    case Format::SEN169_FP16:
+      return multiply_direct<Format::SEN169_FP16>;
+    case Format::IEEE_FP32:
+      return multiply_direct<Format::IEEE_FP32>;
+    case Format::SEN143_FP8:
+      return multiply_direct<Format::SEN143_FP8>;
+    case Format::SEN152_FP8:
+      return multiply_direct<Format::SEN152_FP8>;
+    case Format::SENINT8:
+      return multiply_direct<Format::SENINT8>;
+    default:
+      return nullptr;
+  }
 }
 
 void multiply_problem(const Problem& p) {
   const int64_t blocks = (p.k + kDepth - 1) / kDepth;
   const int64_t limit = max64(kRowBlockFloats / (blocks * kRowPitch) / kTileRows, 4) * kTileRows;
-  const bool direct = p.m <= kDirectRows && (p.b.format == Format::SEN169_FP16 || p.b.format == Format::IEEE_FP32);
+  const DirectFunction direct = p.m <= kDirectRows ? direct_function(p.b.format) : nullptr;
   for (int64_t m0 = 0; m0 < p.m; m0 += limit) {
     const int64_t rows = min64(limit, p.m - m0);
     float* a = static_cast<float*>(scratch(kScratchA, sizeof(float) * static_cast<size_t>(blocks * rows * kRowPitch)));
@@ -266,17 +344,15 @@ void multiply_problem(const Problem& p) {
       if (!direct || side_by_side(p.b, n, p.n) < width) {
         width = min64(rows < kManyRows ? 64 : kWidth, p.n - n);
         multiply_panels(p, a, m0, rows, n, width);
-      } else if (p.b.format == Format::SEN169_FP16) {
-        multiply_direct<Format::SEN169_FP16>(p, a, m0, rows, n, width);
       } else {
-        multiply_direct<Format::IEEE_FP32>(p, a, m0, rows, n, width);
+        direct(p, a, m0, rows, n, width);
       }
       n += width;
     }
   }
 }
 
-/// SENINT8: int32 accumulation, wrapping.
+/// Wider integers: int32 accumulation, wrapping.
 void multiply_integers(const Problem& p) {
   int32_t line[kWidth];
   for (int64_t i = 0; i < p.m; ++i) {
@@ -310,10 +386,11 @@ void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, c
             shape.extent[n],
             shape.extent[k],
             accumulate,
+            a.format == Format::SENINT8 && b.format == Format::SENINT8,
             {a.base, a.format, a.dim[m], a.dim[k]},
             {b.base, b.format, b.dim[k], b.dim[n]},
             {c.base, c.format, c.dim[m], c.dim[n]}};
-  const bool integers = is_integer(a.format) && is_integer(b.format);
+  const bool integers = is_integer(a.format) && is_integer(b.format) && !p.bytes;
   int64_t index[kMaxDims] = {};
   for (;;) {
     int64_t at_a = 0, at_b = 0, at_c = 0;

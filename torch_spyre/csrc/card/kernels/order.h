@@ -87,8 +87,8 @@ inline void best_of_columns(const View& in, const std::byte* base, int64_t step,
   store_i_n(index, where, m);
 }
 
-void arg_reduce(ROp op, const Shape& shape, int dim, const View& out_index, const View* out_value, const View& in) {
-  const View* views[3] = {&in, &out_index, out_value ? out_value : &out_index};
+void arg_reduce(ROp op, const Shape& shape, int dim, const View* out_index, const View* out_value, const View& in) {
+  const View* views[3] = {&in, out_index ? out_index : out_value, out_value ? out_value : out_index};
   const int64_t extent = shape.extent[dim];
   const bool reversed = op == ROp::min;
   if (is_empty(shape)) return;
@@ -107,7 +107,7 @@ void arg_reduce(ROp op, const Shape& shape, int dim, const View& out_index, cons
         } else {
           best_of_columns(in, base, step[0], m, dim, extent, reversed, index);
         }
-        store_run_int(out_index.format, p[1] + i * step[1], step[1], m, index);
+        if (out_index) store_run_int(out_index->format, p[1] + i * step[1], step[1], m, index);
         for (int l = 0; out_value && l < m; ++l) {
           const std::byte* from = base + l * step[0] + offset_of(in.dim[dim], index[l]);
           move_run(out_value->format, p[2] + (i + l) * step[2], 0, in.format, from, 0, 1);

@@ -62,6 +62,16 @@ SPYRE_INLINE I load_16_n(const void* p, int n) {
   __builtin_memcpy(t, p, static_cast<size_t>(n) * 2);
   return load_16(t);
 }
+/// Sixteen bytes as 0..255.
+SPYRE_INLINE I load_8(const void* p) {
+  const __m128i v = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  return {_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8))};
+}
+SPYRE_INLINE I load_8_n(const void* p, int n) {
+  alignas(16) uint8_t t[16] = {};
+  __builtin_memcpy(t, p, static_cast<size_t>(n));
+  return load_8(t);
+}
 SPYRE_INLINE __m256i narrow(I x) {
   const __m256i low = _mm256_set1_epi32(0xFFFF);
   __m256i t = _mm256_packus_epi32(_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low));

@@ -42,6 +42,11 @@ SPYRE_INLINE I load_16(const void* p) { return {_mm512_cvtepi16_epi32(load_half(
 SPYRE_INLINE I load_16_n(const void* p, int n) {
   return {_mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p))};
 }
+/// Sixteen bytes as 0..255.
+SPYRE_INLINE I load_8(const void* p) { return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))}; }
+SPYRE_INLINE I load_8_n(const void* p, int n) {
+  return {_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(first_lanes(n), p))};
+}
 SPYRE_INLINE void store_16(void* p, I a) { _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v)); }
 SPYRE_INLINE void store_16_n(void* p, I a, int n) {
   _mm256_mask_storeu_epi16(p, first_lanes(n), _mm512_cvtepi32_epi16(a.v));

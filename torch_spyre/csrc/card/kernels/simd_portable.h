@@ -66,6 +66,15 @@ SPYRE_OUT_OF_LINE I load_16_n(const void* p, int n) {
   SPYRE_LANES(I, t[l]);
 }
 SPYRE_INLINE I load_16(const void* p) { return load_16_n(p, 16); }
+/// Sixteen bytes as 0..255.
+SPYRE_OUT_OF_LINE I load_8_n(const void* p, int n) {
+  uint8_t t[16] = {};
+  __builtin_memcpy(t, p, static_cast<size_t>(n));
+  I r;
+  for (int l = 0; l < 16; ++l) r.v[l] = t[l];
+  return r;
+}
+SPYRE_INLINE I load_8(const void* p) { return load_8_n(p, 16); }
 SPYRE_OUT_OF_LINE void store_16_n(void* p, I a, int n) {
   uint16_t t[16];
   for (int l = 0; l < 16; ++l) t[l] = static_cast<uint16_t>(a.v[l]);

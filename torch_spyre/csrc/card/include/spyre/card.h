@@ -23,8 +23,8 @@ constexpr int kStreams = 65;
 constexpr int kFirstHighPriorityStream = 33;
 
 /// Every failure of the card. `kind` is one of: InvalidProgram, InvalidArgument, OutOfMemory, OutOfBounds,
-/// UninitializedRead, RaceDetected, DeviceFault, DeviceLost, Overflow. what() says what was done, where, and what to
-/// do.
+/// UninitializedRead, RaceDetected, IndexOutOfRange, DeviceFault, DeviceLost, Overflow. what() says what was done,
+/// where, and what to do.
 class Error : public std::runtime_error {
  public:
   Error(std::string kind, const std::string& message)
@@ -64,7 +64,9 @@ class Program {
   virtual int n_scalars() const = 0;
   virtual uint64_t arg_bytes(int i) const = 0;  // least size a buffer bound to argument i must have
   virtual uint64_t duration_ns() const = 0;     // what a launch adds to the device clock
+  virtual uint64_t work() const = 0;            // element operations of a launch; 0 if integer launch scalars decide
   virtual std::string disassemble() const = 0;
+  virtual std::span<const std::byte> binary() const = 0;  // what it was loaded from
 };
 
 struct Buffer {
@@ -99,6 +101,22 @@ struct Marker {
   int stream = 0;
   uint64_t sequence = 0;
   uint64_t time_ns = 0;
+};
+
+/// A launch or transfer as the device clock booked it.
+struct Activity {
+  enum class Kind : uint8_t { launch, dma_in, dma_out } kind;
+  int stream;
+  uint64_t start_ns, end_ns;
+  uint64_t bytes;                          // of a transfer
+  std::shared_ptr<const Program> program;  // of a launch
+};
+
+/// Is told about every launch and transfer, in the thread that submits it: at once, or after a blocking transfer.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void booked(const Activity& activity) = 0;
 };
 
 /// What `inject_fault` can break.
@@ -166,6 +184,12 @@ class Card {
 
   /// When everything submitted so far is done on the device clock.
   virtual uint64_t clock_ns() const = 0;
+  /// The observer of this card; null: none. It must outlive all submissions of other threads.
+  virtual void observe(Observer* observer) = 0;
+  /// Timing only: launches and transfers take their time on the device clock but touch no memory. What they would have
+  /// written is undefined: it reads as zeros while the mode lasts, and reading it afterwards raises UninitializedRead.
+  virtual void set_timing_only(bool on) = 0;
+  virtual bool timing_only() const = 0;
   virtual Counters counters() const = 0;
 };
 

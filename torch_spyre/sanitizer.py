@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The card's sanitizer from Python: switch it, read its reports. See docs/sanitizer.md.
+
+``SPYRE_SANITIZE=1`` turns it on when the first card of a process is opened. This file imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch_spyre import _card
+
+
+@dataclass(frozen=True)
+class Report:
+    """One defect. `begin` and `end` are card addresses (space "memory") or offsets in the core's LX (space "LX")."""
+
+    kind: str  # a class of torch_spyre.errors, or NanProduced, Saturated, FormatMismatch, DeadWrite
+    warning: bool  # collected, never raised
+    kernel: str
+    origin: str  # kernel, node, aten ops and the user's line, as the compiler wrote them into the program
+    instruction: int
+    op: str
+    core: int
+    space: str
+    begin: int
+    end: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+def enable(raise_errors: bool = True) -> None:
+    """Checks launches and transfers of all cards from now on. Without `raise_errors` defects are only collected."""
+    _card.set_sanitize("raise" if raise_errors else "report")
+
+
+def disable() -> None:
+    _card.set_sanitize("off")
+
+
+def enabled() -> bool:
+    return _card.sanitize_mode() != "off"
+
+
+def reports() -> list[Report]:
+    """What was found since the start or `clear`, oldest first; a thousand at most."""
+    return [Report(**row) for row in _card.sanitizer_reports()]
+
+
+def clear() -> None:
+    _card.clear_sanitizer_reports()
+
+
+@contextlib.contextmanager
+def sanitize(raise_errors: bool = True) -> Iterator[None]:
+    """The sanitizer for a block. Tensors that were made before it count as written."""
+    before = _card.sanitize_mode()
+    enable(raise_errors)
+    try:
+        yield
+    finally:
+        _card.set_sanitize(before)
