@@ -102,6 +102,25 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "math.rsqrt": lambda x: 1 / np.sqrt(x),
     "math.tanh": np.tanh,
     "math.floor": np.floor,
+    "math.ceil": np.ceil,
+    "math.trunc": np.trunc,
+    "math.roundeven": np.round,
+    "math.erf": np.vectorize(math.erf),
+    "math.sin": np.sin,
+    "math.cos": np.cos,
+    "math.tan": np.tan,
+    "math.asin": np.arcsin,
+    "math.acos": np.arccos,
+    "math.atan": np.arctan,
+    "math.atan2": np.arctan2,
+    "math.sinh": np.sinh,
+    "math.cosh": np.cosh,
+    "math.log2": np.log2,
+    "math.log1p": np.log1p,
+    "math.expm1": np.expm1,
+    "math.exp2": np.exp2,
+    "math.powf": np.power,
+    "math.fma": lambda a, b, c: a * b + c,
     "arith.subi": lambda a, b: a - b,
     "arith.muli": lambda a, b: a * b,
     "arith.divui": lambda a, b: a // b,
@@ -109,6 +128,22 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "arith.minsi": min,
     "arith.maxsi": max,
     "arith.andi": lambda a, b: a and b,
+}
+# Scalar functions inside linalg.generic, by name.
+INTRINSICS: dict[str, Callable[..., Any]] = {
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "gelu": lambda x: x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "softplus": lambda x, beta, threshold: np.where(beta * x > threshold, x, np.log1p(np.exp(beta * x)) / beta),
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    "sign": np.sign,
+    "clip": np.clip,
+    "fmod": np.fmod,
+    "remainder": np.remainder,
+    "floordiv": np.floor_divide,
+    "isnan": lambda x: np.isnan(x) * 1.0,
+    "isinf": lambda x: np.isinf(x) * 1.0,
 }
 CMPI: dict[int, Callable[..., Any]] = {0: np.equal, 1: np.not_equal, 2: np.less, 6: np.less}
 CMPF: dict[int, Callable[..., Any]] = {
@@ -179,8 +214,8 @@ class Core:
         elif name in ("linalg.matmul", "linalg.batch_matmul"):
             result = values[0] @ values[1] + values[2]
         elif name == "linalg.generic":
-            is_sigmoid = op.body.block.first_op.name == "spyreop.sigmoid"
-            result = 1 / (1 + np.exp(-values[0])) if is_sigmoid else values[0] @ values[1] + values[2]
+            scalar = op.body.block.first_op.name.removeprefix("spyreop.")
+            result = INTRINSICS[scalar](*values[:-1]) if scalar in INTRINSICS else values[0] @ values[1] + values[2]
         elif name != "func.return" and name != "scf.yield":
             raise NotImplementedError(name)
         if op.results:

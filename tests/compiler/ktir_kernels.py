@@ -275,4 +275,4 @@ def softmax_kernel(
     args = make_args([source, out], [1])
     if space is Space.MEMORY:
         args = (*args, KernelArg("pool", base, Access.READ | Access.WRITE, "pool"))
-    return Kernel("softmax_kernel", args, ops, (), cores, base if space is Space.LX else 0)
+    return Kernel("softmax_kernel", args, ops, (), cores, lx_scratch_base=base if space is Space.LX else 0)

@@ -22,7 +22,7 @@ try:
 except ImportError:  # the extension is not built; the interpreter alone then has to do
     _card = None
 
-_INTEGERS = {"IEEE_INT32": np.int32, "SENINT8": np.int8, "SENINT16": np.int16}
+_INTEGERS = {"IEEE_INT32": np.int32, "SENINT8": np.int8, "SENINT16": np.int16, "SENUINT32": np.uint32}
 
 
 def sen169_encode(values: np.ndarray) -> np.ndarray:
@@ -65,7 +65,15 @@ def write_elements(buffer: np.ndarray, addresses: np.ndarray, fmt: int, values: 
     elif row.name == "IEEE_FP32":
         buffer.view(np.float32)[addresses // 4] = values
     else:
-        buffer.view(_INTEGERS[row.name])[addresses // row.bytes] = values
+        kind = np.iinfo(_INTEGERS[row.name])
+        whole = np.clip(np.nan_to_num(np.trunc(values.astype(np.float64)), nan=0.0), kind.min, kind.max)
+        buffer.view(_INTEGERS[row.name])[addresses // row.bytes] = whole.astype(_INTEGERS[row.name])
+
+
+def mapped(dim_map: asm.DimMap, v: np.ndarray) -> np.ndarray:
+    if dim_map.block:
+        return (v % dim_map.block) * dim_map.inner + (v // dim_map.block) * dim_map.outer
+    return v * dim_map.inner
 
 
 class _Core:
@@ -120,15 +128,14 @@ class _Core:
     def shape(self, dims: tuple[asm.Extent, ...]) -> tuple[int, ...]:
         return tuple(max(0, min(extent.cap, self.affine(extent.affine))) for extent in dims)
 
-    def addresses(self, operand: asm.Operand, shape: tuple[int, ...]) -> np.ndarray:
+    def addresses(self, operand: asm.Operand, shape: tuple[int, ...], moved: np.ndarray | None = None) -> np.ndarray:
         total = np.full(shape, self.affine(operand.offset), np.int64)
+        if moved is not None:
+            total += moved
         if isinstance(operand.maps, asm.LayoutMap):
             return total + self._layout(operand.maps, shape)
         for dim, dim_map in enumerate(operand.maps):
-            v = np.arange(shape[dim], dtype=np.int64)
-            part = v * dim_map.inner
-            if dim_map.block:
-                part = (v % dim_map.block) * dim_map.inner + (v // dim_map.block) * dim_map.outer
+            part = mapped(dim_map, np.arange(shape[dim], dtype=np.int64))
             total += part.reshape([-1 if d == dim else 1 for d in range(len(shape))])
         return total
 
@@ -148,7 +155,14 @@ class _Core:
     def _lx_bytes(self, addresses: np.ndarray, fmt: int) -> np.ndarray:
         return (addresses.reshape(-1, 1) + np.arange(FORMAT_BY_CODE[fmt].bytes)).ravel()
 
-    def read(self, operand: asm.Operand, shape: tuple[int, ...], owner: int | None = None) -> np.ndarray:
+    def read(
+        self,
+        operand: asm.Operand,
+        shape: tuple[int, ...],
+        owner: int | None = None,
+        moved: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Values of an operand; `moved` adds bytes to its addresses (a gather)."""
         machine = self.machine
         match operand.space:
             case Space.IMM:
@@ -159,11 +173,13 @@ class _Core:
                 return np.full(shape, machine.scalars[operand.index], np.int32 if integer else np.float32)
             case Space.CONST:
                 data = np.frombuffer(machine.program.constants, np.uint8)
-                return read_elements(data, self.addresses(operand, shape), operand.format)
+                return read_elements(data, self.addresses(operand, shape, moved), operand.format)
             case Space.MEM:
-                buffer = machine.memory(operand.index, self.addresses(operand, shape), operand.format)
-                return read_elements(buffer, self.addresses(operand, shape), operand.format)
-        addresses = self.addresses(operand, shape)
+                addresses = self.addresses(operand, shape, moved)
+                return read_elements(
+                    machine.memory(operand.index, addresses, operand.format), addresses, operand.format
+                )
+        addresses = self.addresses(operand, shape, moved)
         core = self
         if operand.space is Space.LX_REMOTE:
             core = machine.cores[self.affine(operand.core) if owner is None else owner]
@@ -208,6 +224,70 @@ class _Core:
                     for owner in owners[1:]:
                         total = total + self.read(inst.input, shape, owner)
                     self.write(inst.out, shape, total)
+                case asm.GatherInst():
+                    moved, inside = self._moved(inst.indices, shape, inst.masked)
+                    values = self.read(inst.table, shape, moved=np.where(inside, moved, 0))
+                    self.write(inst.out, shape, np.where(inside, values, values.dtype.type(0)))
+                case asm.ScatterInst():
+                    self._scatter(inst, shape)
+                case asm.IotaInst():
+                    numbers = np.full(shape, self.affine(inst.start), np.int64)
+                    for dim, step in enumerate(inst.steps):
+                        part = mapped(step, np.arange(shape[dim], dtype=np.int64))
+                        numbers += part.reshape([-1 if d == dim else 1 for d in range(len(shape))])
+                    integers = FORMAT_BY_CODE[inst.out.format].name in _INTEGERS
+                    self.write(inst.out, shape, numbers if integers else numbers.astype(np.float32))
+                case asm.ScanInst():
+                    values = self.read(inst.source, shape)
+                    values = values.astype(np.float32 if inst.compute is Compute.F32 else np.int32)
+                    self.write(inst.out, shape, _combine(inst.op).accumulate(values, axis=inst.dim, dtype=values.dtype))
+                case asm.ArgReduceInst() | asm.SortInst():
+                    self._order(inst, shape)
+
+    def _moved(
+        self, indices: tuple[asm.IndexOperand, ...], shape: tuple[int, ...], masked: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes that the indices add to the addresses of the table, and which points are inside it."""
+        moved, inside = np.zeros(shape, np.int64), np.ones(shape, bool)
+        for index in indices:
+            values = self.read(index.operand, shape).astype(np.int64)
+            fits = (values >= 0) & (values < index.limit)
+            assert masked or fits.all(), "an index outside its table"
+            inside &= fits
+            moved += mapped(index.along, np.where(fits, values, 0))
+        return moved, inside
+
+    def _scatter(self, inst: asm.ScatterInst, shape: tuple[int, ...]) -> None:
+        moved, inside = self._moved(inst.indices, shape, inst.masked)
+        values = self.read(inst.source, shape)
+        addresses = self.addresses(inst.table, shape, moved)
+        for point in np.ndindex(shape):
+            if not inside[point]:
+                continue
+            one = asm.Operand(inst.table.space, inst.table.format, Affine(int(addresses[point])), (), inst.table.index)
+            value = values[point]
+            if inst.accumulate:
+                value = value.astype(np.int32) if self.read(one, ()).dtype == np.int32 else value.astype(np.float32)
+                value = self.read(one, ()) + value
+            self.write(one, (), np.asarray(value))
+
+    def _order(self, inst: asm.ArgReduceInst | asm.SortInst, shape: tuple[int, ...]) -> None:
+        """Both by a stable sort in which NaN is the largest value."""
+        values = self.read(inst.source, shape)
+        if isinstance(inst, asm.SortInst):
+            descending, count = inst.descending, inst.k
+        else:
+            descending, count = inst.op is Rop.MAX, 1
+        first = isinstance(inst, asm.ArgReduceInst) and not descending  # NaN also counts as the smallest
+        key = np.clip(values.astype(np.float64), -1e300, 1e300)
+        key = np.where(np.isnan(values), np.finfo(np.float64).max * (-1 if first else 1), key)
+        order = np.argsort(-key if descending else key, axis=inst.dim, kind="stable")
+        order = np.take(order, np.arange(count), axis=inst.dim)
+        out = tuple(count if d == inst.dim else n for d, n in enumerate(shape))
+        if inst.out_index is not None:
+            self.write(inst.out_index, out, order.astype(np.int32))
+        if inst.out_value is not None:
+            self.write(inst.out_value, out, np.take_along_axis(values, order, axis=inst.dim))
 
     def _reduce(self, inst: asm.ReduceInst, shape: tuple[int, ...]) -> None:
         reduced = [d for d in range(len(shape)) if inst.mask >> d & 1]
@@ -308,6 +388,22 @@ def vector(name: str, compute: Compute, inputs: list[np.ndarray]) -> np.ndarray:
         "gt": lambda: x[0] > x[1],
         "ge": lambda: x[0] >= x[1],
         "select": lambda: np.where(x[0] != 0, x[1], x[2]),
+        "ceil": lambda: np.ceil(x[0]),
+        "trunc": lambda: np.trunc(x[0]),
+        "sign": lambda: np.sign(x[0]),
+        "isnan": lambda: np.isnan(x[0]),
+        "log2": lambda: np.log2(x[0]),
+        "fmod": lambda: np.fmod(x[0], x[1]),
+        "floordiv": lambda: np.floor_divide(x[0], x[1]),
+        "logical_and": lambda: np.logical_and(x[0] != 0, x[1] != 0),
+        "logical_or": lambda: np.logical_or(x[0] != 0, x[1] != 0),
+        "logical_xor": lambda: np.logical_xor(x[0] != 0, x[1] != 0),
+        "logical_not": lambda: x[0] == 0,
+        "bit_and": lambda: np.bitwise_and(x[0], x[1]),
+        "bit_or": lambda: np.bitwise_or(x[0], x[1]),
+        "bit_xor": lambda: np.bitwise_xor(x[0], x[1]),
+        "shl": lambda: np.left_shift(x[0], x[1]),
+        "shr": lambda: np.right_shift(x[0], x[1]),
     }
     return functions[name]().astype(kind)
 

@@ -65,6 +65,14 @@ def instructions(draw: Any) -> asm.Instruction:
     def operand(layout: bool = False) -> asm.Operand:
         return draw(operands(rank, layout))
 
+    def indices() -> tuple[asm.IndexOperand, ...]:
+        count = draw(st.integers(1, 4))
+        return tuple(asm.IndexOperand(operand(), draw(maps(1, False))[0], draw(i64)) for _ in range(count))
+
+    def outputs() -> tuple[asm.Operand | None, asm.Operand | None]:
+        which = draw(st.integers(1, 3))
+        return operand() if which & 1 else None, operand() if which & 2 else None
+
     choices = {
         "barrier": lambda: asm.BarrierInst(origin=origin),
         "loop": lambda: asm.LoopInst(draw(small) % 99, draw(affines()), draw(affines()), draw(i64), origin=origin),
@@ -80,6 +88,18 @@ def instructions(draw: Any) -> asm.Instruction:
         ),
         "matmul": lambda: asm.MatmulInst(dims, operand(), operand(), operand(), draw(st.booleans()), origin=origin),
         "copy": lambda: asm.CopyInst(dims, operand(True), operand(True), origin=origin),
+        "gather": lambda: asm.GatherInst(dims, operand(), operand(), indices(), draw(st.booleans()), origin=origin),
+        "scatter": lambda: asm.ScatterInst(
+            dims, operand(), operand(), indices(), draw(st.booleans()), draw(st.booleans()), origin=origin
+        ),
+        "iota": lambda: asm.IotaInst(dims, operand(), draw(affines()), draw(maps(rank, False)), origin=origin),
+        "scan": lambda: asm.ScanInst(
+            draw(st.sampled_from(Rop)), Compute.F32, 2, dims, operand(), operand(), origin=origin
+        ),
+        "argreduce": lambda: asm.ArgReduceInst(Rop.MIN, 1, dims, *outputs(), operand(), origin=origin),
+        "sort": lambda: asm.SortInst(
+            1, draw(st.booleans()), draw(st.booleans()), draw(i64), dims, *outputs(), operand(), origin=origin
+        ),
         "ringsum": lambda: asm.RingSumInst(4, draw(affines()), draw(i64), dims, operand(), operand(), origin=origin),
     }
     return choices[draw(st.sampled_from(sorted(choices)))]()
@@ -123,7 +143,7 @@ def test_a_damaged_body_is_refused_by_name(program: asm.Program, data: Any) -> N
 def test_header_is_as_documented() -> None:
     binary = asm.ProgramBuilder(asm.Program(instructions=[asm.EndInst()])).build()
     body = binary[16:]
-    assert binary[:16] == b"SPYP" + struct.pack("<HHII", 2, 0, len(body), zlib.crc32(body))
+    assert binary[:16] == b"SPYP" + struct.pack("<HHII", 3, 0, len(body), zlib.crc32(body))
     # no args, no scalars, 1 register, 1 core, no LX, no strings, no constants, one END
     assert body == struct.pack("<IIIIIQII", 0, 0, 1, 1, 0, 0, 0, 0) + struct.pack("<IHHII", 1, 0, 0, 0xFFFFFFFF, 0)
 
@@ -140,6 +160,12 @@ def test_limits_have_messages() -> None:
         asm.ProgramBuilder(asm.Program(cores=33)).build()
     with pytest.raises(InvalidProgram, match="bytes of LX"):
         asm.ProgramBuilder(asm.Program(lx_bytes=(2 << 20) + 1)).build()
+    operand = asm.Operand(Space.LX, 0)
+    with pytest.raises(InvalidProgram, match="1 to 4 indices, not 0"):
+        asm.ProgramBuilder(asm.Program(instructions=[asm.GatherInst((), operand, operand, ())])).build()
+    with pytest.raises(InvalidProgram, match="at least one of them"):
+        sort = asm.SortInst(0, False, False, 1, (asm.Extent.of(1),), None, None, operand)
+        asm.ProgramBuilder(asm.Program(instructions=[sort])).build()
     unresolved = asm.IfInst(Affine.symbol(-1))
     with pytest.raises(InvalidProgram, match="buffer base"):
         asm.ProgramBuilder(asm.Program(instructions=[unresolved])).build()

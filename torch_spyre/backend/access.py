@@ -1,45 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views and access tiles: from `ktdp` constructors to operands.
+"""Access tiles: which elements of a view a tile touches, as operands.
 
-A view says where a tensor lies, an access tile which of its coordinates a tile touches; together they are the address
-of each tile element, which `address` turns into maps.
+An access is one or several `Piece`s: boxes of the tile whose elements lie in one part of the view. A tile that stays
+inside the coordinate set of a view in one memory is a single piece that covers it, and instructions read and write it
+in place. Where the set cuts the tile, where parts meet, and where coordinates come from index views, pieces are moved
+one by one (`transfers`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import DYNAMIC_INDEX
+from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap, AffineSet
 
 from torch_spyre.backend.address import operand_maps
-from torch_spyre.backend.affine import Affine, arg_index, is_arg
+from torch_spyre.backend.affine import Affine
 from torch_spyre.backend.assembler import Extent, Operand
 from torch_spyre.backend.boxes import box_of
+from torch_spyre.backend.clipping import Clipper, Coverage, part_coverage
 from torch_spyre.backend.digits import Quasi, Subscripts
-from torch_spyre.backend.isa import Space, format_bytes, format_of_type, type_name
+from torch_spyre.backend.isa import Space
+from torch_spyre.backend.options import Options
 from torch_spyre.backend.scalars import Scalars
 from torch_spyre.backend.stream import Stream
-from torch_spyre.errors import UnsupportedOp
+from torch_spyre.backend.subscripts import Index, IndexReads, split_data
+from torch_spyre.backend.views import Part, View, Views, segments
+from torch_spyre.constants import MAX_SPAN_BYTES
+from torch_spyre.errors import InvalidProgram, UnsupportedOp
 
-
-@dataclass(frozen=True)
-class View:
-    """A tensor in launch argument `arg`, or in the core's own scratchpad if `arg` is None. Lengths in bytes."""
-
-    arg: int | None
-    offset: Affine
-    strides: tuple[int, ...]
-    sizes: tuple[int, ...]
-    format: int
-
-    @property
-    def span(self) -> int:
-        """Bytes from the first to past the last element."""
-        reach = sum((size - 1) * abs(stride) for size, stride in zip(self.sizes, self.strides, strict=True))
-        return reach + format_bytes(self.format)
+_TILES = ("ktdp.construct_access_tile", "ktdp.construct_indirect_access_tile")
 
 
 @dataclass(frozen=True)
@@ -51,150 +44,248 @@ class Tile:
     view: View | None = None
 
 
-class Accesses:
-    """Resolves access tiles; remembers what each launch argument needs."""
+@dataclass(frozen=True)
+class Piece:
+    """The box of a tile from `start` on, of extents `dims`, in one memory.
 
-    def __init__(self, stream: Stream, scalars: Scalars) -> None:
+    `owner` is the core whose scratchpad it is in, if a view names one. Indices add to the address, element by element.
+    """
+
+    start: tuple[Affine, ...]
+    dims: tuple[Extent, ...]
+    operand: Operand
+    owner: int | None = None
+    indices: tuple[Index, ...] = ()
+
+
+@dataclass(frozen=True)
+class Access:
+    """`complete`: the pieces cover the whole tile, always."""
+
+    dims: tuple[Extent, ...]
+    view: View
+    pieces: tuple[Piece, ...]
+    complete: bool
+
+    @property
+    def tile(self) -> Tile | None:
+        """The tile as one operand, if an instruction can use it in place."""
+        if len(self.pieces) != 1 or not self.complete:
+            return None
+        (piece,) = self.pieces
+        if piece.owner is not None or piece.indices:
+            return None
+        return Tile(piece.operand, self.dims, self.view)
+
+
+class Accesses:
+    """Resolves access tiles."""
+
+    def __init__(self, stream: Stream, scalars: Scalars, options: Options, memory_arg: int) -> None:
         self._stream = stream
         self._scalars = scalars
-        self._views: dict[SSAValue, View] = {}
-        self.arg_bytes: dict[int, int] = {}
-        self.lx_bytes = 0  # scratchpad that views name
-
-    def view(self, value: SSAValue) -> View:
-        if value not in self._views:
-            self._views[value] = self._make_view(value)
-        return self._views[value]
-
-    def _make_view(self, value: SSAValue) -> View:
-        op: Any = value.owner
-        if getattr(op, "name", "") != "ktdp.construct_memory_view":
-            name = getattr(op, "name", "a block argument")
-            raise UnsupportedOp(f"a tile of {name}; tiles are taken of ktdp.construct_memory_view")
-        view_type = cast(MemRefType, value.type)
-        sizes = self._mixed(op.static_sizes.get_values(), op.sizes)
-        strides = self._mixed(op.static_strides.get_values(), op.strides)
-        fmt = format_of_type(type_name(view_type.element_type))
-        width = format_bytes(fmt)
-        offset = self._scalars.affine(op.offset)
-        bases = [(s, c) for s, c in offset.terms if is_arg(s)]
-        if op.memory_space.is_local:
-            if op.memory_space.tile is not None:
-                raise UnsupportedOp(
-                    f"a view of the scratchpad of tile {op.memory_space.tile}; a tile reads its own only"
-                )
-            if bases:
-                raise UnsupportedOp("a ct_local view at an offset that comes from a function argument; use a constant")
-            arg = None
-        else:
-            if len(bases) != 1 or bases[0][1] != 1:
-                raise UnsupportedOp(f"a global view at offset {offset}; it must be one index argument plus an offset")
-            arg = arg_index(bases[0][0])
-            offset = offset - Affine.symbol(bases[0][0])
-        view = View(arg, offset * width, tuple(s * width for s in strides), sizes, fmt)
-        self._note_extent(view)
-        return view
-
-    def _mixed(self, static: tuple[int, ...], dynamic: Any) -> tuple[int, ...]:
-        values = iter(dynamic)
-        result = []
-        for size in static:
-            known = self._scalars.constant(next(values)) if size == DYNAMIC_INDEX else size
-            if known is None:
-                raise UnsupportedOp("a view whose sizes or strides are known only at launch; make them constants")
-            result.append(known)
-        return tuple(result)
-
-    def _note_extent(self, view: View) -> None:
-        _, high = self._stream.bounds(view.offset)
-        if high is None:
-            raise UnsupportedOp(f"a view at offset {view.offset}, which has no upper bound; take tiles of one view")
-        end = high + view.span
-        if view.arg is None:
-            self.lx_bytes = max(self.lx_bytes, end)
-        else:
-            self.arg_bytes[view.arg] = max(self.arg_bytes.get(view.arg, 0), end)
+        self._options = options
+        self.views = Views(stream, scalars, options, memory_arg)
 
     def view_of_tile(self, tile: SSAValue) -> View:
         """The view under an access tile."""
-        op: Any = tile.owner
-        if not getattr(op, "name", "").startswith("ktdp.construct_"):
-            raise UnsupportedOp("an access tile that is not constructed in the function that uses it")
-        return self.view(op.base)
+        return self.views.view(_constructor(tile).operands[0])
 
-    # -- tiles -----------------------------------------------------------------------------------------------------
+    def access(self, value: SSAValue) -> Access:
+        op = _constructor(value)
+        if op.name == _TILES[0]:
+            dims, coordinates = self._direct(op)
+            indices: list[Index | None] = [None] * len(coordinates)
+        else:
+            dims, coordinates, indices = self._subscripts(op)
+        view = self.views.view(op.operands[0])
+        self.views.note_use(view)
+        pieces = []
+        complete = False
+        what = self._what(view)
+        for part in view.parts:
+            clipper = Clipper(self._stream, dims, what)
+            own = [index if index is None else index.within(part, d) for d, index in enumerate(indices)]
+            for d, coordinate in enumerate(coordinates):
+                coordinate, data = split_data(coordinate, part, d, self._stream, dims, what)
+                if own[d] is None and not data:
+                    clipper.clip(coordinate, part.lows[d], part.highs[d])
+            complete = complete or clipper.untouched
+            pieces.append(self._piece(view, part, coordinates, own, clipper))
+        if len(view.parts) > 1 and not complete:
+            complete = self._parts_cover(view, coordinates, dims)
+        self._check(view, complete)
+        return Access(dims, view, tuple(pieces), complete)
 
-    def tile(self, value: SSAValue) -> Tile:
-        op: Any = value.owner
-        name = getattr(op, "name", "")
-        if name == "ktdp.construct_access_tile":
-            return self._direct_tile(op)
-        if name == "ktdp.construct_indirect_access_tile":
-            return self._subscript_tile(op)
-        raise UnsupportedOp("an access tile that is not constructed in the function that uses it")
+    def _parts_cover(self, view: View, coordinates: list[Quasi], dims: tuple[Extent, ...]) -> bool:
+        """True if the parts together hold every point of the tile. A hole between parts is an error."""
+        coverage = [
+            part_coverage(view, coordinates, dims, core, self._stream)
+            for core in self._stream.active_cores() or range(self._stream.cores)
+        ]
+        if any(c is Coverage.HOLE for c in coverage):
+            raise InvalidProgram(f"{self._what(view)}: no part of the distributed view holds some points of the tile")
+        return all(c is Coverage.ALL for c in coverage)
 
-    def _direct_tile(self, op: Any) -> Tile:
-        origin, dims = self._box(op.access_tile_set.data, op.symbols, op.tile.type.get_shape())
-        order = _permutation(op.access_tile_order.data)
+    def _check(self, view: View, complete: bool) -> None:
+        if complete or not self._options.strict:
+            return
+        raise InvalidProgram(
+            f"{self._what(view)}: the tile may leave the coordinate set of the view, which strict mode does not allow"
+        )
+
+    def _what(self, view: View) -> str:
+        sizes = "x".join("?" if s is None else str(s) for s in view.sizes)
+        return f"{self._stream.origin}: tile of a {sizes} view"
+
+    # -- coordinates -----------------------------------------------------------------------------------------------
+
+    def _direct(self, op: Any) -> tuple[tuple[Extent, ...], list[Quasi]]:
+        """Coordinates ``base_map(indices) + p``; the tile's dims follow the order, so p_d is variable order⁻¹(d)."""
+        _, index_values, symbols = segments(op)
+        origin, dims = self._box(op.properties["access_tile_set"].data, symbols)
+        order = _permutation(op.properties["access_tile_order"].data)
         dims = tuple(dims[d] for d in order)
-        indices = [Quasi(self._scalars.affine(index)) for index in op.indices]
+        _check_shape(dims, op)
+        indices = [Quasi(self._scalars.affine(index)) for index in index_values]
         evaluator = Subscripts(self._stream, [extent.cap for extent in dims])
         coordinates = []
-        for d, expr in enumerate(op.base_map.data.results):
+        for d, expr in enumerate(op.properties["base_map"].data.results):
             coordinate = evaluator.evaluate(expr, indices).scaled(1)
             coordinate.add(Quasi(origin[d], {order.index(d): 1}))
             coordinates.append(coordinate)
-        return self._make_tile(op, coordinates, dims)
+        return dims, coordinates
 
-    def _subscript_tile(self, op: Any) -> Tile:
-        if any(op.is_indirect):
-            raise UnsupportedOp("a gather or scatter through an index view; load the indices on the host instead")
-        origin, dims = self._box(op.variables_space_set.data, op.symbols, op.tile.type.get_shape())
-        order = _permutation(op.variables_space_order.data)
+    def _subscripts(self, op: Any) -> tuple[tuple[Extent, ...], list[Quasi], list[Index | None]]:
+        _, indirect_views, captured_values, symbols = segments(op)
+        origin, dims = self._box(op.properties["variables_space_set"].data, symbols)
+        order = _permutation(op.properties["variables_space_order"].data)
         dims = tuple(dims[d] for d in order)
-        captured = [Quasi(self._scalars.affine(value)) for value in op.captured]
+        _check_shape(dims, op)
+        captured = [Quasi(self._scalars.affine(value)) for value in captured_values]
         variables = [Quasi(origin[d], {order.index(d): 1}) for d in range(len(order))]
         evaluator = Subscripts(self._stream, [extent.cap for extent in dims])
-        exprs: list[AffineExpr] = [m.data.results[0] for m in op.per_dim_subscript_maps.data]
-        return self._make_tile(op, [evaluator.evaluate(e, captured + variables) for e in exprs], dims)
-
-    def _make_tile(self, op: Any, coordinates: list[Quasi], dims: tuple[Extent, ...]) -> Tile:
-        view = self.view(op.base)
-        address = Quasi(view.offset)
-        for coordinate, stride in zip(coordinates, view.strides, strict=True):
-            address.add(coordinate, stride)
-        what = f"{self._stream.origin}: tile of a {'x'.join(map(str, view.sizes))} view"
-        offset, maps = operand_maps(address, [extent.cap for extent in dims], self._stream, what)
-        space = Space.LX if view.arg is None else Space.MEM
-        return Tile(Operand(space, view.format, offset, maps, view.arg or 0), dims, view)
-
-    def _box(
-        self, points: AffineSet, symbols: Any, shape: tuple[int, ...]
-    ) -> tuple[tuple[Affine, ...], tuple[Extent, ...]]:
-        """First coordinate and extent per dim."""
-        symbols = list(symbols)
-        origin, dims = [], []
-        for d, (low, high) in enumerate(box_of(points)):
-            low_value = low.affine(symbols, self._scalars)
-            symbol = high.minus_one_of(symbols)
-            if shape[d] != DYNAMIC_INDEX:
-                extent = Extent.of(shape[d])
-            elif symbol is not None and low_value == Affine():
-                extent = self._scalars.extent(symbol)
+        views = iter(indirect_views)
+        coordinates: list[Quasi] = []
+        indices: list[Index | None] = []
+        maps = op.properties["per_dim_subscript_maps"].data
+        for attr, indirect in zip(maps, op.is_indirect if indirect_views else (False,) * len(maps), strict=True):
+            exprs: Sequence[AffineExpr] = attr.data.results
+            values = [evaluator.evaluate(expr, captured + variables) for expr in exprs]
+            if indirect:
+                reads = IndexReads(self.views.view(next(views)), tuple(values))
+                indices.append(Index(reads))
+                coordinates.append(Quasi())
             else:
-                extent = self._extent(high.affine(symbols, self._scalars) - low_value + 1)
-            origin.append(low_value)
-            dims.append(extent)
+                indices.append(None)
+                coordinates.append(values[0])
+        return dims, coordinates, indices
+
+    def _box(self, points: AffineSet, symbols: Sequence[SSAValue]) -> tuple[tuple[Affine, ...], tuple[Extent, ...]]:
+        """First coordinate and extent per dim of the set."""
+        origin, dims = [], []
+        for low, high in box_of(points):
+            first, last = low.affine(symbols, self._scalars, False), high.affine(symbols, self._scalars, True)
+            if first is None or last is None:
+                raise InvalidProgram(f"a tile over {points}, which does not bound every dim from both sides")
+            only = high.only
+            symbol = only.minus_one_of(symbols) if only is not None else None
+            extent = last - first + 1
+            if extent.is_const:
+                dims.append(Extent.of(max(0, extent.const)))
+            elif symbol is not None and first == Affine():
+                dims.append(self._scalars.extent(symbol))
+            else:
+                dims.append(self._extent(extent))
+            origin.append(first)
         return tuple(origin), tuple(dims)
 
     def _extent(self, size: Affine) -> Extent:
         low, high = self._stream.bounds(size)
         if high is None:
             raise UnsupportedOp(f"a tile of {size} elements, which has no upper bound; take arith.minsi with its size")
-        return Extent.of(high) if low == high else Extent(size, high)
+        return Extent.of(max(0, high)) if low == high else Extent(size, max(0, high))
+
+    # -- addresses ---------------------------------------------------------------------------------------------------
+
+    def _piece(
+        self, view: View, part: Part, coordinates: list[Quasi], indices: list[Index | None], clipper: Clipper
+    ) -> Piece:
+        dims = clipper.dims()
+        caps = [extent.cap for extent in dims]
+        what = self._what(view)
+        address = Quasi(part.offset)
+        found: list[Index] = []
+        for d, (coordinate, stride) in enumerate(zip(coordinates, part.strides, strict=True)):
+            moved, data = split_data(clipper.moved(coordinate), part, d, self._stream, dims, what)
+            address.add(moved, stride)
+            found += data
+            index = indices[d]
+            if index is not None:
+                found.append(self._index(index, clipper, dims, what))
+        offset, maps = operand_maps(address, caps, self._stream, what)
+        self._check_span(view, part, offset, address, dims)
+        space = Space.LX if part.arg is None else Space.MEM
+        operand = Operand(space, view.format, offset, maps, part.arg or 0)
+        return Piece(clipper.starts(), dims, operand, part.owner, tuple(found))
+
+    def _index(self, index: Index, clipper: Clipper, dims: tuple[Extent, ...], what: str) -> Index:
+        """The index read over the clipped box, as pieces of its own."""
+        assert index.reads is not None
+        view = index.reads.view
+        self.views.note_use(view)
+        coordinates = [clipper.moved(c) for c in index.reads.coordinates]
+        pieces = []
+        complete = False
+        for part in view.parts:
+            inner = Clipper(self._stream, dims, f"{what}: index view")
+            for d, coordinate in enumerate(coordinates):
+                inner.clip(coordinate, part.lows[d], part.highs[d])
+            complete = complete or inner.untouched
+            pieces.append(self._piece(view, part, coordinates, [None] * len(coordinates), inner))
+        self._check(view, complete)
+        return index.resolved(Access(dims, view, tuple(pieces), complete))
+
+    def _check_span(self, view: View, part: Part, offset: Affine, address: Quasi, dims: tuple[Extent, ...]) -> None:
+        """No core may reach further than the machine's span in one tensor."""
+        if part not in self.views.long_parts or not self._options.limit_span:
+            return
+        inside = sum(abs(c) * max(extent.cap - 1, 0) for c, extent in self._movement(address, dims))
+        for core in range(self._stream.cores):
+            first, last = self._stream.bounds_on(offset, core)
+            if first is None or last is None or last - first + inside > MAX_SPAN_BYTES:
+                reached = "an unknown number of" if first is None or last is None else str(last - first + inside)
+                raise InvalidProgram(
+                    f"{self._what(view)}: core {core} reaches over {reached} bytes; its span is {MAX_SPAN_BYTES} "
+                    "(256 MiB), split the tensor so that each core stays within one"
+                )
+
+    @staticmethod
+    def _movement(address: Quasi, dims: tuple[Extent, ...]) -> list[tuple[int, Extent]]:
+        moves = [(c, dims[v]) for v, c in address.variables.items()]
+        for digit, c in address.digits.items():
+            for variable, factor in digit.linear.terms:
+                moves.append((-(-abs(c * factor) // digit.div), dims[variable]))
+        return moves
+
+
+def _constructor(tile: SSAValue) -> Any:
+    op = tile.owner
+    if not isinstance(op, Operation) or op.name not in _TILES:
+        raise UnsupportedOp("an access tile that is not constructed in the function that uses it")
+    return op
+
+
+def _check_shape(dims: tuple[Extent, ...], op: Any) -> None:
+    for d, (extent, size) in enumerate(zip(dims, op.results[0].type.get_shape(), strict=True)):
+        if size != DYNAMIC_INDEX and extent.is_const and extent.cap != size:
+            raise InvalidProgram(
+                f"{op.name}: the set has {extent.cap} points along dim {d} of the tile, its type {size}"
+            )
 
 
 def _permutation(order: AffineMap) -> list[int]:
+    """Dims of the set in the order in which the tile lists them, slowest first."""
     dims = [expr.position for expr in order.results if isinstance(expr, AffineDimExpr)]
     if sorted(dims) != list(range(order.num_dims)):
         raise UnsupportedOp(f"tile order {order} is not a permutation of the dims")

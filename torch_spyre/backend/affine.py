@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Affine forms over integer symbols.
 
-Symbols at or above 0 are scalar registers of the program. Negative symbols stand for bases that are not known to the
-scalar unit: launch buffers (`arg_symbol`) and scratch buffers that have no address yet (`scratch_symbol`). They ride
-along in offsets and disappear before a program is assembled.
+Symbols at or above 0 are scalar registers of the program. Negative symbols stand for what the scalar unit does not
+hold: bases of launch buffers (`arg_symbol`), of scratch buffers without an address yet (`scratch_symbol`), and integers
+that the program computes as data (`data_symbol`). They ride along in offsets and disappear before a program is
+assembled.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _FIRST_SCRATCH = -(1 << 20)
+_FIRST_DATA = -(1 << 40)
 
 
 def arg_symbol(index: int) -> int:
@@ -22,12 +24,20 @@ def scratch_symbol(index: int) -> int:
     return _FIRST_SCRATCH - index
 
 
+def data_symbol(index: int) -> int:
+    return _FIRST_DATA - index
+
+
+def is_data(symbol: int) -> bool:
+    return symbol <= _FIRST_DATA
+
+
 def is_arg(symbol: int) -> bool:
     return _FIRST_SCRATCH < symbol < 0
 
 
 def is_scratch(symbol: int) -> bool:
-    return symbol <= _FIRST_SCRATCH
+    return _FIRST_DATA < symbol <= _FIRST_SCRATCH
 
 
 def arg_index(symbol: int) -> int:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -44,6 +44,29 @@ class Bound:
         return None
 
 
+@dataclass(frozen=True)
+class Side:
+    """All lower (or all upper) bounds of one dim; the tightest counts."""
+
+    bounds: tuple[Bound, ...]
+
+    @property
+    def only(self) -> Bound | None:
+        return self.bounds[0] if len(self.bounds) == 1 else None
+
+    def affine(self, values: Sequence[SSAValue], scalars: Scalars, upper: bool) -> Affine | None:
+        """The tightest bound; None if there is none."""
+        if len(self.bounds) == 1 and not self.bounds[0].symbols:
+            return Affine(self.bounds[0].const)
+        forms = [bound.affine(values, scalars) for bound in self.bounds]
+        if not forms:
+            return None
+        total = forms[0]
+        for form in forms[1:]:
+            total = scalars.least(total, form) if upper else scalars.greatest(total, form)
+        return total
+
+
 @dataclass
 class _Flat:
     const: int = 0
@@ -70,40 +93,77 @@ def _flatten(expr: AffineExpr, factor: int, into: _Flat) -> bool:
     return True
 
 
+_BOXES: dict[int, tuple[AffineSet, tuple[tuple[Side, Side], ...]]] = {}
+
+
+def box_of(points: AffineSet) -> tuple[tuple[Side, Side], ...]:
+    """Lower and upper bounds of each dim; raises UnsupportedOp if the set is not a box."""
+    known = _BOXES.get(id(points))  # emitters share sets, and comparing them costs more than this
+    if known is None or known[0] is not points:
+        if len(_BOXES) > 4096:
+            _BOXES.clear()
+        known = _BOXES[id(points)] = (points, _box_of(points))
+    return known[1]
+
+
 @lru_cache(maxsize=4096)
-def box_of(points: AffineSet) -> tuple[tuple[Bound, Bound], ...]:
-    """Lowest and highest coordinate of each dim; raises UnsupportedOp if the set is not a box."""
-    lows: dict[int, Bound] = {}
-    highs: dict[int, Bound] = {}
+def _box_of(points: AffineSet) -> tuple[tuple[Side, Side], ...]:
+    lows: list[list[Bound]] = [[] for _ in range(points.num_dims)]
+    highs: list[list[Bound]] = [[] for _ in range(points.num_dims)]
     for constraint in points.constraints:
         flat = _Flat()
         ok = _flatten(constraint.lhs, 1, flat) and _flatten(constraint.rhs, -1, flat)
         dims = [(d, c) for d, c in flat.dims.items() if c]
         if not dims and ok:
             continue
-        if not ok or len(dims) != 1 or abs(dims[0][1]) != 1:
+        symbols = tuple(sorted((s, c) for s, c in flat.symbols.items() if c))
+        if not ok or len(dims) != 1 or (symbols and abs(dims[0][1]) != 1):
             raise UnsupportedOp(f"coordinate set {points} is not a box")
-        ((dim, sign),) = dims
-        bound = Bound(-sign * flat.const, tuple(sorted((s, -sign * c) for s, c in flat.symbols.items() if c)))
-        kinds = {AffineConstraintKind.ge: (sign > 0, sign < 0), AffineConstraintKind.le: (sign < 0, sign > 0)}
-        is_low, is_high = kinds.get(constraint.kind, (True, True))
-        for applies, bounds in ((is_low, lows), (is_high, highs)):
-            if applies and bounds.setdefault(dim, bound) != bound:
-                raise UnsupportedOp(f"coordinate set {points} bounds dim {dim} twice")
-    if set(lows) != set(highs) or len(lows) != points.num_dims:
-        raise UnsupportedOp(f"coordinate set {points} does not bound every dim from both sides")
-    return tuple((lows[d], highs[d]) for d in range(points.num_dims))
+        ((dim, factor),) = dims
+        is_equal = constraint.kind is AffineConstraintKind.eq
+        at_least = (constraint.kind is AffineConstraintKind.ge) == (factor > 0)
+        for upper in (False, True):
+            if is_equal or upper is not at_least:
+                bound = _bound(flat.const, symbols, factor, upper)
+                side = (highs if upper else lows)[dim]
+                _tighten(side, bound, upper)
+    return tuple((Side(tuple(low)), Side(tuple(high))) for low, high in zip(lows, highs, strict=True))
+
+
+def _bound(const: int, symbols: tuple[tuple[int, int], ...], factor: int, upper: bool) -> Bound:
+    """What ``factor * dim + const + symbols`` against 0 says about the dim."""
+    if symbols:
+        return Bound(-factor * const, tuple((s, -factor * c) for s, c in symbols))
+    return Bound(-const // factor if upper else -(const // factor))
+
+
+def _tighten(side: list[Bound], bound: Bound, upper: bool) -> None:
+    """Adds a bound; of several constants the tightest stays."""
+    for i, other in enumerate(side):
+        if other.symbols == bound.symbols:
+            side[i] = Bound((min if upper else max)(other.const, bound.const), bound.symbols)
+            return
+    side.append(bound)
+
+
+_TESTS: dict[AffineConstraintKind, Callable[[int], bool]] = {
+    AffineConstraintKind.ge: lambda v: v >= 0,
+    AffineConstraintKind.le: lambda v: v <= 0,
+    AffineConstraintKind.eq: lambda v: v == 0,
+}
 
 
 def members(points: AffineSet, candidates: Sequence[int], symbols: Sequence[int] = ()) -> list[int]:
     """Values of the one dim of `points` among the candidates."""
-    tests = {
-        AffineConstraintKind.ge: lambda a, b: a >= b,
-        AffineConstraintKind.le: lambda a, b: a <= b,
-        AffineConstraintKind.eq: lambda a, b: a == b,
-    }
-    return [
-        value
-        for value in candidates
-        if all(tests[c.kind](c.lhs.eval([value], symbols), c.rhs.eval([value], symbols)) for c in points.constraints)
-    ]
+    kept = list(candidates)
+    for constraint in points.constraints:
+        test = _TESTS[constraint.kind]
+        flat = _Flat()
+        if _flatten(constraint.lhs, 1, flat) and _flatten(constraint.rhs, -1, flat):
+            offset = flat.const + sum(c * symbols[s] for s, c in flat.symbols.items())
+            factor = flat.dims.get(0, 0)
+            kept = [value for value in kept if test(offset + factor * value)]
+        else:
+            lhs, rhs = constraint.lhs, constraint.rhs
+            kept = [value for value in kept if test(lhs.eval([value], symbols) - rhs.eval([value], symbols))]
+    return kept

@@ -3,26 +3,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xdsl.dialects.builtin import Float16Type, Float32Type, IndexType, IntegerType, ModuleOp
+from xdsl.dialects.builtin import IndexType, IntAttr, IntegerType, ModuleOp, _FloatType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, BlockArgument, SSAValue
 
-from torch_spyre.backend import contractions, control, elementwise, memory, phases, scratch
+from torch_spyre.backend import (
+    absorb,
+    bodies,
+    comparisons,
+    contractions,
+    control,
+    conversions,
+    elementwise,
+    functions,
+    memory,
+    ordering,
+    phases,
+    reshapes,
+    scratch,
+    streaming,
+)
 from torch_spyre.backend.access import Accesses
 from torch_spyre.backend.affine import Affine, arg_symbol
 from torch_spyre.backend.assembler import Instruction, Program, ProgramArg, ProgramBuilder
 from torch_spyre.backend.isa import MAX_CORES, Access, ScalarKind
+from torch_spyre.backend.options import DEFAULT, Options
 from torch_spyre.backend.scalars import Scalars
 from torch_spyre.backend.selector import Selector
-from torch_spyre.backend.stream import Stream
+from torch_spyre.backend.stream import Register, Stream
 from torch_spyre.constants import LX_BYTES
-from torch_spyre.errors import InvalidProgram, UnsupportedOp
+from torch_spyre.errors import InvalidArgument, InvalidProgram, UnsupportedOp
+from torch_spyre.ktir.spyreop import DF16Type
+from torch_spyre.ktir.types import RuntimeArgType
 
-_PASSES = (memory, elementwise, contractions, phases, control)
+_HANDLERS = (
+    memory,
+    bodies,
+    elementwise,
+    comparisons,
+    functions,
+    conversions,
+    reshapes,
+    contractions,
+    ordering,
+    phases,
+    control,
+)
 
 
 @dataclass(frozen=True)
@@ -36,24 +67,36 @@ class CompiledProgram:
     lx_bytes: int
     instructions: tuple[Instruction, ...]
     program: Program
+    buffers: tuple[int, ...] = ()  # position of the function argument behind each launch buffer
+    launch_scalars: tuple[int, ...] = ()  # ... behind each launch scalar
+    memory_arg: int | None = None  # the buffer that literal addresses count from, if there are any
 
     def explain(self) -> str:
         return str(self.program)
 
 
 def compile_module(
-    module: ModuleOp, function: str | None = None, duration_ns: Callable[[Program], int] | None = None
+    module: ModuleOp,
+    function: str | None = None,
+    duration_ns: Callable[[Program], int] | None = None,
+    *,
+    options: Options = DEFAULT,
+    bind: Mapping[str | int, int] | None = None,
 ) -> CompiledProgram:
-    """Compiles the one function of a module, or the one that is named. `duration_ns` says how long a launch takes."""
+    """Compiles the one function of a module, or the one that is named. `duration_ns` says how long a launch takes.
+
+    `bind` gives integer arguments, by position or name, values that the program may rely on.
+    """
     functions = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
     if function is not None:
         functions = [f for f in functions if f.sym_name.data == function]
     if len(functions) != 1:
         names = [f.sym_name.data for f in functions]
         raise InvalidProgram(f"a program is one function; found {names or 'none'}, name the one to compile")
-    program = _compile(functions[0], eager_barriers=False)
+    arguments = _Arguments(functions[0].body.block.args, bind or {})
+    program, uses_memory = _compile(functions[0], arguments, options, eager_barriers=False)
     if program.lx_bytes > LX_BYTES:
-        program = _compile(functions[0], eager_barriers=True)
+        program, uses_memory = _compile(functions[0], arguments, options, eager_barriers=True)
     if duration_ns is not None:
         program.duration_ns = duration_ns(program)
     binary = ProgramBuilder(program).build()
@@ -65,38 +108,95 @@ def compile_module(
         program.lx_bytes,
         tuple(program.instructions),
         program,
+        tuple(value.index for value in arguments.buffers),
+        tuple(value.index for value in arguments.scalars),
+        len(arguments.buffers) if uses_memory else None,
     )
 
 
-def _compile(function: FuncOp, eager_barriers: bool) -> Program:
+class _Arguments:
+    """What each function argument is: a launch buffer, a launch scalar, or a bound value."""
+
+    def __init__(self, args: Sequence[BlockArgument], bind: Mapping[str | int, int]) -> None:
+        self.buffers: list[BlockArgument] = []
+        self.scalars: list[BlockArgument] = []
+        self.bound: dict[BlockArgument, int] = {}
+        for arg in args:
+            value = bind.get(arg.index, bind.get(arg.name_hint or "", None))
+            # Buffers are index arguments that views start from, or that nothing uses.
+            if isinstance(arg.type, IndexType) and (not arg.uses or _reaches_view(arg)) and value is None:
+                self.buffers.append(arg)
+            elif value is not None:
+                self.bound[arg] = _check_bound(arg, value)
+            else:
+                self.scalars.append(arg)
+        self.kinds = [_scalar_kind(value.type) for value in self.scalars]
+        self.integers = [
+            value for value, kind in zip(self.scalars, self.kinds, strict=True) if kind is ScalarKind.INTEGER
+        ]
+
+
+def _check_bound(arg: BlockArgument, value: int) -> int:
+    kind = arg.type
+    if isinstance(kind, RuntimeArgType):
+        step, most = (getattr(kind, name) for name in ("granularity", "upperbound"))
+        if isinstance(step, IntAttr) and value % step.data:
+            raise InvalidArgument(f"argument {arg.name_hint} = {value} is not a multiple of {step.data}")
+        if isinstance(most, IntAttr) and value > most.data:
+            raise InvalidArgument(f"argument {arg.name_hint} = {value} is above its upper bound {most.data}")
+    return value
+
+
+def _known(kind: Attribute) -> Register:
+    """What the type of an integer argument says about its value."""
+    if not isinstance(kind, RuntimeArgType):
+        return Register(0)
+    step, most = kind.granularity, kind.upperbound
+    return Register(
+        0,
+        None,
+        None,
+        most.data if isinstance(most, IntAttr) else None,
+        step.data if isinstance(step, IntAttr) else 1,
+    )
+
+
+def _compile(function: FuncOp, arguments: _Arguments, options: Options, eager_barriers: bool) -> tuple[Program, bool]:
+    """The program, and whether it uses literal addresses."""
     grid = _grid(function)
-    cores = 1
-    for size in grid:
-        cores *= size
-    if not 1 <= cores <= MAX_CORES:
+    cores = math.prod(grid)
+    if not 1 <= cores <= MAX_CORES or len(grid) > 3:
         raise UnsupportedOp(f"grid {list(grid)} has {cores} compute tiles; a card has {MAX_CORES} cores")
-    body = function.body.block
-    buffers, launch_scalars = _classify_arguments(body.args)
-    kinds = [_scalar_kind(value) for value in launch_scalars]
-    stream = Stream(cores, kinds.count(ScalarKind.INTEGER))
-    scalars = Scalars(stream, grid)
-    for index, value in enumerate(buffers):
+    stream = Stream(cores, [_known(value.type) for value in arguments.integers])
+    scalars = Scalars(stream, grid, options.axis0_fastest)
+    for index, value in enumerate(arguments.buffers):
         scalars.bind(value, Affine.symbol(arg_symbol(index)))
-    integers = [value for value, kind in zip(launch_scalars, kinds, strict=True) if kind is ScalarKind.INTEGER]
-    for register, value in enumerate(integers, start=1):
+    for register, value in enumerate(arguments.integers, start=1):
         scalars.bind(value, Affine.symbol(register))
-    selector = Selector(stream, scalars, Accesses(stream, scalars), function.sym_name.data)
+    for value, number in arguments.bound.items():
+        scalars.bind(value, Affine(number))
+    memory_arg = len(arguments.buffers)
+    accesses = Accesses(stream, scalars, options, memory_arg)
+    selector = Selector(stream, scalars, accesses, function.sym_name.data, options)
     selector.eager_barriers = eager_barriers
-    selector.launch_scalars = {value: index for index, value in enumerate(launch_scalars)}
-    for table in _PASSES:
+    selector.launch_scalars = {value: index for index, value in enumerate(arguments.scalars)}
+    for table in _HANDLERS:
         selector.register(table.HANDLERS)
-    selector.run(body)
-    instructions, lx_end = scratch.assign(stream.finish(), selector.scratch, selector.accesses.lx_bytes)
+    selector.run(function.body.block)
+    registers = stream.registers
+    instructions = absorb.absorb(stream.finish(), selector.scratch, stream)
+    named = accesses.views.lx_bytes
+    placed, lx_end = scratch.assign(instructions, selector.scratch, named)
+    if lx_end > LX_BYTES:
+        instructions, registers = streaming.stream(instructions, selector.scratch, registers, LX_BYTES - named)
+        placed, lx_end = scratch.assign(instructions, selector.scratch, named)
+    uses_memory = memory_arg in accesses.views.arg_bytes
     args = [
-        ProgramArg(selector.arg_access.get(i, Access.READ), selector.accesses.arg_bytes.get(i, 0))
-        for i in range(len(buffers))
+        ProgramArg(selector.arg_access.get(i, Access.READ), accesses.views.arg_bytes.get(i, 0))
+        for i in range(memory_arg + uses_memory)
     ]
-    return Program(args, kinds, stream.registers, cores, lx_end, bytes(selector.constants), instructions)
+    program = Program(args, arguments.kinds, registers, cores, lx_end, bytes(selector.constants), placed)
+    return program, uses_memory
 
 
 def _grid(function: FuncOp) -> tuple[int, ...]:
@@ -104,14 +204,7 @@ def _grid(function: FuncOp) -> tuple[int, ...]:
     return tuple(entry.value.data for entry in attr.data) if attr is not None else (1,)
 
 
-def _classify_arguments(args: Any) -> tuple[list[SSAValue], list[SSAValue]]:
-    """Buffers are index arguments that views start from, or that nothing uses; all others are launch scalars."""
-    buffers: list[SSAValue] = []
-    launch_scalars: list[SSAValue] = []
-    for arg in args:
-        is_buffer = isinstance(arg.type, IndexType) and (not arg.uses or _reaches_view(arg))
-        (buffers if is_buffer else launch_scalars).append(arg)
-    return buffers, launch_scalars
+_ADDRESS_CODE = {"arith.subi", "arith.index_cast", "arith.index_castui", "ktdp.runtime_arg_extract"}
 
 
 def _reaches_view(value: SSAValue) -> bool:
@@ -119,14 +212,17 @@ def _reaches_view(value: SSAValue) -> bool:
         op = use.operation
         if op.name == "ktdp.construct_memory_view" and use.index == 0:
             return True
-        if op.name == "arith.addi" and _reaches_view(op.results[0]):
-            return True
+        if (op.name in _ADDRESS_CODE and use.index == 0) or op.name == "arith.addi":
+            if _reaches_view(op.results[0]):
+                return True
     return False
 
 
-def _scalar_kind(value: SSAValue) -> ScalarKind:
-    if isinstance(value.type, IndexType | IntegerType):
+def _scalar_kind(kind: Attribute) -> ScalarKind:
+    if isinstance(kind, RuntimeArgType):
+        kind = kind.value_type
+    if isinstance(kind, IndexType | IntegerType):
         return ScalarKind.INTEGER
-    if isinstance(value.type, Float16Type | Float32Type):
+    if isinstance(kind, _FloatType | DF16Type):
         return ScalarKind.FP32
-    raise UnsupportedOp(f"a function argument of type {value.type}; arguments are index, integers, f16 and f32")
+    raise UnsupportedOp(f"a function argument of type {kind}; arguments are index, integers, floats and runtime_arg")

@@ -7,22 +7,24 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineMap
+from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
 
 from torch_spyre.backend import assembler as asm
+from torch_spyre.backend import bodies
 from torch_spyre.backend.access import Tile
 from torch_spyre.backend.affine import Affine
 from torch_spyre.backend.assembler import Extent, Operand
-from torch_spyre.backend.elementwise import VECTOR_OPS, apply
-from torch_spyre.backend.fold import element_name
-from torch_spyre.backend.isa import IEEE_FP32, IEEE_INT32, Compute, Rop, Space, is_integer_type
+from torch_spyre.backend.bodies import projection
+from torch_spyre.backend.fold import Sink, element_name
+from torch_spyre.backend.isa import IEEE_FP32, IEEE_INT32, Compute, Rop, Space, format_of_type, is_integer_type
 from torch_spyre.backend.numbers import float_bits, round_to_type
 from torch_spyre.backend.selector import Handler, Selector
 from torch_spyre.backend.values import Splat, embed
 from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ktir.contraction_ops import CONTRACTIONS
 
-_COMBINERS: dict[str, Rop] = {
+COMBINERS: dict[str, Rop] = {
     "arith.addf": Rop.SUM,
     "arith.addi": Rop.SUM,
     "arith.maximumf": Rop.MAX,
@@ -32,6 +34,7 @@ _COMBINERS: dict[str, Rop] = {
     "arith.mulf": Rop.PROD,
     "arith.muli": Rop.PROD,
 }
+_NAN_FREE: dict[str, Rop] = {"arith.maxnumf": Rop.MAX, "arith.minnumf": Rop.MIN}
 _NEUTRAL: dict[Rop, tuple[float, int]] = {
     Rop.SUM: (0.0, 0),
     Rop.MAX: (-math.inf, -(1 << 31)),
@@ -43,9 +46,9 @@ _NEUTRAL: dict[Rop, tuple[float, int]] = {
 def combiner_of(region: Any) -> Rop:
     """The reduction that a two-argument region computes."""
     ops = [op for op in region.block.ops if op.name not in ("linalg.yield", "ktdp.yield_reduced")]
-    if len(ops) == 1 and ops[0].name in _COMBINERS:
-        return _COMBINERS[ops[0].name]
-    raise UnsupportedOp(f"combiner {[op.name for op in ops]}; the card reduces with {', '.join(_COMBINERS)}")
+    if len(ops) == 1 and ops[0].name in COMBINERS:
+        return COMBINERS[ops[0].name]
+    raise UnsupportedOp(f"combiner {[op.name for op in ops]}; the card reduces with {', '.join(COMBINERS)}")
 
 
 def is_neutral(value: object, rop: Rop, element: str) -> bool:
@@ -66,24 +69,62 @@ def neutral_operand(rop: Rop, element: str) -> Operand:
 
 
 def reduce(selector: Selector, op: Any) -> None:
-    """linalg.reduce with one input."""
-    if len(op.operands) != 2:
-        raise UnsupportedOp(f"linalg.reduce of {len(op.operands) // 2} inputs at once; reduce one after the other")
-    reduced = set(op.properties["dimensions"].get_values())
-    _reduce(selector, op.operands[0], op.operands[1], op.results[0], reduced, combiner_of(op.regions[0]))
+    """linalg.reduce. A body that is not one of the card's reductions runs step by step."""
+    reduced = sorted(op.properties["dimensions"].get_values())
+    count = len(op.operands) // 2
+    block = op.regions[0].block
+    names = [inner.name for inner in block.ops]
+    if count == 1 and len(names) == 2 and names[0] in COMBINERS and set(block.first_op.operands) == set(block.args):
+        _reduce(selector, op.operands[0], op.operands[1], op.results[0], set(reduced), COMBINERS[names[0]])
+        return
+    if count == 1 and len(names) == 2 and names[0] in _NAN_FREE and set(block.first_op.operands) == set(block.args):
+        _reduce_numbers(selector, op, set(reduced), _NAN_FREE[names[0]])
+        return
+    rank = len(op.operands[0].type.get_shape())
+    kept = [AffineExpr.dimension(d) for d in range(rank) if d not in reduced]
+    maps = [AffineMap.identity(rank)] * count + [AffineMap(rank, 0, tuple(kept))] * count
+    inputs, inits = list(op.operands)[:count], list(op.operands)[count:]
+    bodies.fold_steps(selector, inputs, inits, op.results, maps, reduced, block, rank)
+
+
+def _reduce_numbers(selector: Selector, op: Any, reduced: set[int], rop: Rop) -> None:
+    """maxnumf and minnumf: NaN never wins, so it is replaced by what never wins against a number."""
+    source, init = op.operands
+    tile = selector.tile(source)
+    box = tile.dims
+    operand = embed(tile.operand, range(len(box)), len(box))
+    is_nan = selector.new_scratch(box, format_of_type("i1")).operand
+    selector.emit(selector.vop("isnan", Compute.F32, box, is_nan, (operand,)))
+    numbers = selector.new_scratch(box, tile.operand.format).operand
+    least = neutral_operand(rop, "f32")
+    selector.emit(selector.vop("select", Compute.F32, box, numbers, (is_nan, least, operand)))
+    kept = [d for d in range(len(box)) if d not in reduced]
+    _reduce_box(selector, numbers, box, init, op.results[0], kept, rop, element_name(source))
 
 
 def _reduce(
     selector: Selector, source: SSAValue, init: SSAValue, result: SSAValue, reduced: set[int], rop: Rop
 ) -> None:
-    element = element_name(source)
     tile = selector.tile(source)
     box = tile.dims
     kept = [d for d in range(len(box)) if d not in reduced]
-    compute = Compute.I32 if is_integer_type(element) else Compute.F32
     operand = embed(tile.operand, range(len(box)), len(box))
-    start = selector.value(init)
-    accumulate = not is_neutral(start, rop, element)
+    _reduce_box(selector, operand, box, init, result, kept, rop, element_name(source))
+
+
+def _reduce_box(
+    selector: Selector,
+    operand: Operand,
+    box: tuple[Extent, ...],
+    init: SSAValue,
+    result: SSAValue,
+    kept: Sequence[int],
+    rop: Rop,
+    element: str,
+) -> None:
+    compute = Compute.I32 if is_integer_type(element) else Compute.F32
+    accumulate = not is_neutral(selector.value(init), rop, element)
+    reduced = [d for d in range(len(box)) if d not in kept]
     mask = sum(1 << d for d in reduced)
     origin = selector.stream.origin
 
@@ -91,11 +132,13 @@ def _reduce(
         return asm.ReduceInst(rop, compute, mask, box, out, operand, accumulate, origin=origin)
 
     before = None
+    sink = None
     if accumulate:
         before = _initialise(selector, init, box, kept)
+        sink = selector.folding.unfolded(result)  # the initial value passes through the output, in its own type
     elif _may_be_empty(selector, [box[d] for d in reduced]):
         before = _fill_neutral(selector, rop, element, box, kept)
-    selector.result(result, box, make, [operand], positions=kept, before=before)
+    selector.result(result, box, make, [operand], positions=kept, before=before, sink=sink)
 
 
 def _may_be_empty(selector: Selector, extents: Sequence[Extent]) -> bool:
@@ -125,12 +168,10 @@ def _initialise(selector: Selector, init: SSAValue, box: tuple[Extent, ...], kep
 
 
 def matmul(selector: Selector, op: Any) -> None:
-    """linalg.matmul and linalg.batch_matmul."""
-    a, b, init = op.operands
-    rank = len(a.type.get_shape())
-    batch = list(range(rank - 2))
-    m, n, k = rank - 2, rank - 1, rank
-    _contract(selector, op.results[0], (a, b, init), ([*batch, m, k], [*batch, k, n], [*batch, m, n]), rank + 1)
+    """The named products: linalg.matmul, batch_matmul, matvec, vecmat, dot and their transposed forms."""
+    maps = [projection(attr.data) for attr in op.properties["indexing_maps"].data]
+    if None in maps or not _contraction(selector, op, maps, {op.properties["indexing_maps"].data[0].data.num_dims - 1}):
+        raise UnsupportedOp(f"{op.name} with indexing maps that are not a matrix product")
 
 
 def _contract(
@@ -146,22 +187,61 @@ def _contract(
     box = _box(tiles, positions[:2], rank)
     operands = [embed(tile.operand, p, rank) for tile, p in zip(tiles, positions[:2], strict=True)]
     element = element_name(result)
-    accumulate = not is_neutral(selector.value(init), Rop.SUM, element)
-    origin = selector.stream.origin
-
-    def make(out: Operand) -> asm.Instruction:
-        return asm.MatmulInst(box, out, operands[0], operands[1], accumulate, origin=origin)
-
     kept = positions[2]
-    before = None
-    sink = None
-    if accumulate:
-        before = _initialise(selector, init, box, kept)
+    start = selector.value(init)
+    poisoned = selector.options.poison_empty and isinstance(start, Splat) and start.undefined
+    if is_neutral(start, Rop.SUM, element) and not poisoned:
+        before = _fill_neutral(selector, Rop.SUM, element, box, kept) if _may_be_empty(selector, [box[-1]]) else None
+        selector.result(result, box, _product(selector, box, operands, False), operands, positions=kept, before=before)
+    elif element == "f32" or _is_wide(selector, start):
         # The initial value is read back from c, which therefore keeps the accumulator's type.
-        sink = selector.folding.unfolded(result)
-    elif _may_be_empty(selector, [box[-1]]):
-        before = _fill_neutral(selector, Rop.SUM, element, box, kept)
-    selector.result(result, box, make, operands, positions=kept, before=before, sink=sink)
+        sink = Sink("f32", result)
+        make, before = _product(selector, box, operands, True), _initialise(selector, init, box, kept)
+        selector.result(result, box, make, operands, positions=kept, before=before, sink=sink)
+    else:
+        _add_product(selector, result, box, operands, init, kept)
+
+
+def _is_wide(selector: Selector, start: object) -> bool:
+    """True for an f16 sum that a loop carries in fp32."""
+    if not selector.options.wide_accumulate or not isinstance(start, Tile):
+        return False
+    return start.operand.space is Space.LX and start.operand.format == IEEE_FP32
+
+
+def _product(selector: Selector, box: tuple[Extent, ...], operands: Sequence[Operand], accumulate: bool) -> Any:
+    origin = selector.stream.origin
+    return lambda out: asm.MatmulInst(box, out, operands[0], operands[1], accumulate, origin=origin)
+
+
+def _add_product(
+    selector: Selector,
+    result: SSAValue,
+    box: tuple[Extent, ...],
+    operands: Sequence[Operand],
+    init: SSAValue,
+    kept: Sequence[int],
+) -> None:
+    """An initial value that is not fp32: floats accumulate in fp32 from it on, integers are added at the end."""
+    dims = tuple(box[d] for d in kept)
+    rank = len(dims)
+    if is_integer_type(element_name(result)):
+        total = selector.new_scratch(dims, IEEE_INT32).operand
+        wide = embed(total, kept, len(box))
+        if _may_be_empty(selector, [box[-1]]):
+            selector.emit(_fill_neutral(selector, Rop.SUM, element_name(result), box, kept)(wide))
+        selector.emit(_product(selector, box, operands, False)(wide))
+        inputs: tuple[Operand, ...] = (selector.input(init, range(rank), rank), total)
+        name, compute = "add", Compute.I32
+    else:
+        total = selector.new_scratch(dims, IEEE_FP32).operand
+        wide = embed(total, kept, len(box))
+        selector.emit(_initialise(selector, init, box, kept)(wide))
+        selector.emit(_product(selector, box, operands, True)(wide))
+        inputs, name, compute = (total,), "identity", Compute.F32
+    selector.result(
+        result, dims, lambda out: selector.vop(name, compute, dims, out, inputs), inputs, element_for_element=True
+    )
 
 
 def _box(tiles: Sequence[Tile], positions: Sequence[Sequence[int]], rank: int) -> tuple[Extent, ...]:
@@ -176,79 +256,84 @@ def _box(tiles: Sequence[Tile], positions: Sequence[Sequence[int]], rank: int) -
 
 
 def generic(selector: Selector, op: Any) -> None:
-    """Element-wise bodies, reductions of one input, and contractions of two."""
-    maps = [_projection(attr.data) for attr in op.properties["indexing_maps"].data]
+    """Element-wise bodies, reductions, and contractions of two inputs."""
+    maps = [projection(attr.data) for attr in op.properties["indexing_maps"].data]
     iterators = [str(attr.data.value) for attr in op.properties["iterator_types"].data]
-    reduced = {d for d, kind in enumerate(iterators) if kind == "reduction"}
-    if len(op.results) != 1:
-        raise UnsupportedOp(f"linalg.generic with {len(op.results)} results; split it")
+    reduced = {d for d, kind in enumerate(iterators) if kind != "parallel"}
     if not reduced:
-        _generic_elementwise(selector, op, maps, len(iterators))
-    elif len(op.operands) == 2 and maps[0] == list(range(len(iterators))):
-        _reduce(selector, op.operands[0], op.operands[1], op.results[0], reduced, combiner_of(op.regions[0]))
-    elif len(op.operands) == 3 and len(reduced) == 1 and _is_product_sum(op):
-        _generic_contraction(selector, op, maps, next(iter(reduced)), len(iterators))
-    else:
-        raise UnsupportedOp("linalg.generic that is not element-wise, a reduction of one input or a matrix product")
+        bodies.elementwise_generic(selector, op)
+        return
+    product = None not in maps and len(op.operands) == 3 and _is_product_sum(op.regions[0].block)
+    if product and _contraction(selector, op, maps, reduced):
+        return
+    if not _reduction(selector, op, reduced, len(iterators)):
+        bodies.reduction_generic(selector, op)
 
 
-def _projection(indexing: AffineMap) -> list[int]:
-    dims = [expr.position for expr in indexing.results if isinstance(expr, AffineDimExpr)]
-    if len(dims) != len(indexing.results):
-        raise UnsupportedOp(f"linalg.generic with indexing map {indexing}; each result must be a dim")
-    return dims
+def _is_product_sum(block: Any) -> bool:
+    """True for ``yield out + left * right``, with widened inputs or not."""
+    add = block.last_op.operands[0].owner
+    if getattr(add, "name", "") not in ("arith.addf", "arith.addi") or block.args[2] not in add.operands:
+        return False
+    mul = next((v.owner for v in add.operands if v is not block.args[2]), None)
+    if getattr(mul, "name", "") not in ("arith.mulf", "arith.muli"):
+        return False
+    factors = [_unwidened(v) for v in mul.operands]  # type: ignore[union-attr]
+    return factors in ([block.args[0], block.args[1]], [block.args[1], block.args[0]])
 
 
-def _generic_elementwise(selector: Selector, op: Any, maps: list[list[int]], rank: int) -> None:
-    block = op.regions[0].block
-    if maps[-1] != list(range(rank)):
-        raise UnsupportedOp("linalg.generic whose output is permuted; transpose it afterwards")
-    values = list(op.operands)
-    box = [Extent.of(1)] * rank
-    for value, places in zip(values, maps, strict=True):
-        for extent, place in zip(selector.value(value).dims or (), places, strict=False):
-            box[place] = extent
-    dims = tuple(box)
-    for value, places, arg in zip(values, maps, block.args, strict=True):
-        found = selector.value(value)
-        if isinstance(found, Splat):
-            selector.bind(arg, found)
-        else:
-            selector.bind(arg, Tile(embed(selector.tile(value).operand, places, rank), dims))
-    *body, terminator = block.ops
-    yielded = terminator.operands[0]
-    for inner in body:
-        if inner.name not in VECTOR_OPS:
-            raise UnsupportedOp(f"{inner.name} inside linalg.generic; known are {', '.join(VECTOR_OPS)}")
-        # The operation whose result is the result of the whole writes where that goes.
-        last = inner.results[0] is yielded and yielded.has_one_use()
-        sink = selector.folding.sink(op.results[0]) if last else selector.folding.unfolded(inner.results[0])
-        apply(selector, VECTOR_OPS[inner.name], list(inner.operands), inner.results[0], dims, sink)
-        if last:
-            return
-    selector.bind(op.results[0], selector.value(yielded))
+def _unwidened(value: SSAValue) -> SSAValue:
+    owner = value.owner
+    widens = isinstance(owner, Operation) and owner.name in ("arith.extf", "arith.extsi")
+    return owner.operands[0] if isinstance(owner, Operation) and widens else value
 
 
-def _is_product_sum(op: Any) -> bool:
-    names = [o.name for o in op.regions[0].block.ops if o.name not in ("arith.extf", "arith.extsi")]
-    return names in (["arith.mulf", "arith.addf", "linalg.yield"], ["arith.muli", "arith.addi", "linalg.yield"])
-
-
-def _generic_contraction(selector: Selector, op: Any, maps: list[list[int]], k: int, rank: int) -> None:
+def _contraction(selector: Selector, op: Any, maps: Any, reduced: set[int]) -> bool:
+    """A matrix product, if each kind of dim is one dim."""
     a, b, c = (set(m) for m in maps)
     rows, columns = sorted(a & c - b), sorted(b & c - a)
     batch = sorted(a & b & c)
-    if len(rows) > 1 or len(columns) > 1 or len(batch) + len(rows) + len(columns) + 1 != rank:
-        raise UnsupportedOp("a contraction with more than one row, column or summed dim; collapse them")
-    order = [*batch, *(rows or [-1]), *(columns or [-2]), k]
+    rank = len(a | b | c)
+    single = len(rows) <= 1 and len(columns) <= 1 and len(reduced) == 1 and reduced <= a & b
+    if not single or len(batch) + len(rows) + len(columns) + 1 != rank:
+        return False
+    order = [*batch, *(rows or [-1]), *(columns or [-2]), *reduced]
     place = {dim: i for i, dim in enumerate(order)}
     first, second, out = ([place[d] for d in m] for m in maps)
     _contract(selector, op.results[0], tuple(op.operands), (first, second, out), len(order))
+    return True
+
+
+def _reduction(selector: Selector, op: Any, reduced: set[int], rank: int) -> bool:
+    """A body that ends in a combiner of the output and something that the inputs give."""
+    block = op.regions[0].block
+    if len(op.results) != 1:
+        return False
+    out = block.args[-1]
+    last = block.last_op.operands[0].owner
+    if getattr(last, "name", "") not in COMBINERS or not out.has_one_use() or out not in last.operands:
+        return False
+    values, maps = list(op.operands), [attr.data for attr in op.properties["indexing_maps"].data]
+    kept = projection(maps[-1])
+    element = next(v for v in last.operands if v is not out)
+    if (
+        kept is None
+        or sorted(kept) != [d for d in range(rank) if d not in reduced]
+        or last.operands[0] is last.operands[1]
+    ):
+        return False
+    box = bodies.box_of_maps(selector, values, maps, rank)
+    for value, indexing, arg in zip(values[:-1], maps, block.args, strict=False):
+        selector.bind(arg, bodies.spread(selector, value, indexing, box))
+    bodies.run_body(selector, block, box, skip=[last])
+    tile = selector.tile(element, box)
+    operand = embed(tile.operand, range(rank), rank)
+    _reduce_box(selector, operand, box, values[-1], op.results[0], kept, COMBINERS[last.name], element_name(element))
+    return True
 
 
 HANDLERS: dict[str, Handler] = {
     "linalg.reduce": reduce,
-    "linalg.matmul": matmul,
-    "linalg.batch_matmul": matmul,
+    **dict.fromkeys((op.name for op in CONTRACTIONS), matmul),
     "linalg.generic": generic,
 }

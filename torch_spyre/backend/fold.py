@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import IndexType, IntegerType, TensorType, _FloatType
 from xdsl.ir import Block, Operation, SSAValue
 
-from torch_spyre.backend.access import View
 from torch_spyre.backend.isa import type_name
+from torch_spyre.backend.stream import Stream
+from torch_spyre.backend.views import View, may_overlap
+from torch_spyre.ktir.spyreop import DF16Type
+from torch_spyre.ktir.types import RuntimeArgType
 
 # Operations that only rename the elements of their operand: whoever uses the result reads the operand.
 _ALIASES = {
@@ -29,10 +32,32 @@ _ALIASES = {
     "arith.extsi",
     "linalg.broadcast",
     "linalg.transpose",
+    "arith.bitcast",
+    "arith.index_cast",
+    "arith.index_castui",
+    "arith.extui",
+    "arith.trunci",
+    "tensor.cast",
+    "tensor.collapse_shape",
+    "tensor.expand_shape",
+    "tensor.extract",
+    "tensor.extract_slice",
+    "tensor.reshape",
+    "tensor.splat",
+    "linalg.fill",
+    "scf.for",
+    "scf.if",
 }
 # Operations that may stand between the computation of a value and its store without any instruction of their own.
 _SILENT_PREFIXES = ("ktdp.construct", "ktdp.get_compute_tile_id", "tensor.empty", "tensor.splat", "arith.constant")
-_BARRIERS = {"ktdp.inter_tile_reduce", "ktdp.inter_tile_consume"}
+_BARRIERS = {
+    "ktdp.inter_tile_reduce",
+    "ktdp.inter_tile_consume",
+    "ktdp.inter_tile_gather",
+    "ktdp.inter_tile_scatter",
+    "ktdp.inter_tile_all_to_all",
+    "ktdp.inter_tile_reduce_scatter",
+}
 
 
 @dataclass(frozen=True)
@@ -55,11 +80,20 @@ def is_scalar_code(op: Operation) -> bool:
     return bool(op.results) and not any(isinstance(r.type, TensorType) for r in op.results) and not op.regions
 
 
+def is_index_type(kind: object) -> bool:
+    return isinstance(kind, IndexType | IntegerType | RuntimeArgType)
+
+
+def is_number_type(kind: object) -> bool:
+    return is_index_type(kind) or isinstance(kind, _FloatType | DF16Type)
+
+
 class Folding:
     """Positions and memory effects of one function. `view_of` gives the view under an access tile."""
 
-    def __init__(self, body: Block, view_of: Callable[[SSAValue], View]) -> None:
+    def __init__(self, body: Block, view_of: Callable[[SSAValue], View], stream: Stream) -> None:
         self._view_of = view_of
+        self._stream = stream
         self._position: dict[Operation, int] = {}
         self._end: dict[Operation, int] = {}  # position past the last operation inside
         self._writers: list[Operation] = []
@@ -91,22 +125,28 @@ class Folding:
         for use in value.uses:
             yield use.operation
             if use.operation.name in _ALIASES:
-                yield from self._users(use.operation.results[0])
+                for result in use.operation.results:
+                    yield from self._users(result)
 
     def _use_position(self, definition: Operation, user: Operation) -> int:
         """Position of a use; inside a loop that the definition is not in, the end of the loop."""
         position = self._position[user]
         parent = user.parent_op()
         while parent is not None and parent in self._position and not parent.is_ancestor(definition):
-            if parent.name == "scf.for":
+            if parent.name in ("scf.for", "scf.forall", "scf.parallel"):
                 position = self._end[parent]
             parent = parent.parent_op()
         return position
 
+    def is_last_use(self, value: SSAValue, op: Operation) -> bool:
+        """True if nothing after `op` reads the value, also under another name."""
+        limit = self._position[op]
+        return all(self._use_position(op, user) <= limit for user in self._users(value))
+
     def _may_change(self, writer: Operation, view: View) -> bool:
         if writer.name != "ktdp.store":
-            return view.arg is not None  # other cores may write memory once a barrier lets them
-        return may_overlap(self._view_of(writer.operands[1]), view)
+            return any(part.arg is not None for part in view.parts)  # a barrier may let other cores write memory
+        return may_overlap(self._view_of(writer.operands[1]), view, self._stream)
 
     # -- results ---------------------------------------------------------------------------------------------------
 
@@ -119,7 +159,9 @@ class Folding:
         sink = Sink(element_name(value), value)
         while (use := value.get_unique_use()) is not None:
             op = use.operation
-            if op.name == "arith.truncf" or (op.name == "arith.uitofp" and element_name(value) == "i1"):
+            # A value of type f32 is not rounded before it is narrowed; others have been, and a second rounding shows.
+            narrows = op.name == "arith.truncf" and element_name(value) == "f32"
+            if narrows or (op.name == "arith.uitofp" and element_name(value) == "i1"):
                 folded.append(op)
                 value = op.results[0]
                 sink = Sink(element_name(value), value, tuple(folded))
@@ -154,7 +196,8 @@ class Folding:
         while op is not None and op is not store:
             silent = op in folded or is_scalar_code(op) or op.name.startswith(_SILENT_PREFIXES)
             if op.name == "ktdp.load":
-                silent = not may_overlap(self._view_of(op.operands[0]), self._view_of(store.operands[1]))
+                views = self._view_of(op.operands[0]), self._view_of(store.operands[1])
+                silent = not may_overlap(*views, self._stream)
             if not silent:
                 return False
             op = op.next_op
@@ -165,13 +208,3 @@ def _definition(sink: Sink, folded: list[Operation]) -> Operation:
     owner = folded[0].operands[0].owner if folded else sink.value.owner
     assert isinstance(owner, Operation)  # only results of operations have sinks
     return owner
-
-
-def may_overlap(a: View, b: View) -> bool:
-    """True if two views may share bytes. Different launch arguments never do."""
-    if a.arg != b.arg:
-        return False
-    distance = b.offset - a.offset
-    if not distance.is_const:
-        return True
-    return -b.span < distance.const < a.span

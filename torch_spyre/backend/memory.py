@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from torch_spyre.backend import assembler as asm
+from torch_spyre.backend import transfers
 from torch_spyre.backend.access import Tile
 from torch_spyre.backend.affine import Affine
 from torch_spyre.backend.assembler import DimMap, Extent, LayoutMap, Operand
@@ -16,40 +18,51 @@ from torch_spyre.backend.fold import element_name
 from torch_spyre.backend.isa import IEEE_FP32, IEEE_INT32, Space, is_integer_type
 from torch_spyre.backend.numbers import float_bits, round_to_type
 from torch_spyre.backend.selector import Handler, Selector
-from torch_spyre.backend.values import Splat, clobbers
+from torch_spyre.backend.values import Splat, Value, clobbers, embed
 from torch_spyre.errors import UnsupportedOp
 
 
 def load(selector: Selector, op: Any) -> None:
     """A load is read in place by its users.
 
-    It is copied to scratch now if its bytes may change before that, or if only a copy can address them.
+    It is copied to scratch now if its bytes may change before that, or if no instruction can use them where they are.
     """
-    tile = selector.accesses.tile(op.operands[0])
+    access = selector.accesses.access(op.operands[0])
+    tile = access.tile
+    if tile is None:
+        selector.bind(op.results[0], transfers.fetch(selector, access, "masked" in op.attributes))
+        return
     copies_only = all(use.operation.name == "ktdp.store" for use in op.results[0].uses)
     in_place = selector.folding.reads_in_place(op)
     if not in_place or (isinstance(tile.operand.maps, LayoutMap) and not copies_only):
-        copy = selector.new_scratch(tile.dims, tile.operand.format)
-        selector.emit(asm.CopyInst(tile.dims, copy.operand, tile.operand, origin=selector.stream.origin))
-        tile = copy
+        tile = selector.copied(tile)
     selector.bind(op.results[0], tile)
 
 
 def store(selector: Selector, op: Any) -> None:
     """A store that no instruction absorbed is a copy, or a fill."""
-    value, target = op.operands[0], selector.accesses.tile(op.operands[1])
+    value, access = op.operands[0], selector.accesses.access(op.operands[1])
+    target = access.tile
+    accumulate = "accumulate" in op.attributes
     pending = selector.pending.pop(value, None)
     if pending is not None:
-        pending(target)
+        if target is not None and not accumulate:
+            pending(target)
+            return
+        held = selector.new_scratch(access.dims, access.view.format)
+        pending(held)
+        selector.bind(value, held)
+    if target is None or accumulate:
+        transfers.put(selector, value, access, accumulate, "masked" in op.attributes)
         return
+    if target.operand.space is Space.LX:
+        selector.note_local_store()
     source = selector.value(value)
     if isinstance(source, Splat):
         _store_splat(selector, value, target)
         return
     if clobbers(target.operand, [source.operand], target.dims, selector.stream, True):
-        copy = selector.new_scratch(source.dims, source.operand.format)
-        selector.emit(asm.CopyInst(source.dims, copy.operand, source.operand, origin=selector.stream.origin))
-        source = copy
+        source = selector.copied(source)
     selector.emit(asm.CopyInst(target.dims, target.operand, source.operand, origin=selector.stream.origin))
 
 
@@ -64,6 +77,9 @@ def _store_splat(selector: Selector, value: SSAValue, target: Tile) -> None:
 def constant(selector: Selector, op: Any) -> None:
     attr = op.properties["value"]
     result = op.results[0]
+    if isinstance(attr, FloatAttr | IntegerAttr):
+        selector.bind(result, Splat(element_name(result), attr.value.data))
+        return
     if not isinstance(attr, DenseIntOrFPElementsAttr):
         raise UnsupportedOp(f"constant {attr} of type {result.type}; use dense<…>")
     values = list(attr.get_values())
@@ -107,30 +123,26 @@ def fill(selector: Selector, op: Any) -> None:
     selector.bind(op.results[0], scalar_splat(selector, scalar, element_name(op.results[0]), dims))
 
 
-def scalar_splat(selector: Selector, scalar: SSAValue, element: str, dims: tuple[Extent, ...] | None) -> Splat:
-    """A tensor that holds one scalar: a constant or a launch scalar, perhaps converted."""
-    narrowed: list[str] = []
-    while isinstance(scalar.owner, Operation) and scalar.owner.name in ("arith.truncf", "arith.extf"):
-        narrowed.append(element_name(scalar))
-        scalar = scalar.owner.operands[0]
-    if scalar in selector.launch_scalars:
-        return Splat(element, scalar=selector.launch_scalars[scalar], dims=dims)
-    owner = scalar.owner
-    value = owner.properties.get("value") if isinstance(owner, Operation) and owner.name == "arith.constant" else None
-    if isinstance(value, FloatAttr):
-        number = round_to_type(value.value.data, element_name(scalar)) if narrowed else value.value.data
-        for kind in reversed(narrowed):
-            number = round_to_type(number, kind)
-        return Splat(element, number, dims=dims)
-    if isinstance(value, IntegerAttr):
-        return Splat(element, value.value.data, dims=dims)
-    raise UnsupportedOp(f"a tensor filled with scalar {scalar}; it must be a constant or a launch argument")
+def scalar_splat(selector: Selector, scalar: SSAValue, element: str, dims: tuple[Extent, ...] | None) -> Value:
+    """A tensor that holds one scalar."""
+    found = selector.value(scalar)
+    if isinstance(found, Splat):
+        return replace(found, dims=dims)
+    if dims is None:
+        raise UnsupportedOp(f"a tensor of unknown extents filled with scalar {scalar}")
+    return Tile(embed(found.operand, (), len(dims)), dims)
 
 
 def _tensor_dims(selector: Selector, value: SSAValue, sizes: Any) -> tuple[Extent, ...]:
     dynamic = iter(sizes)
     shape = value.type.get_shape()  # type: ignore[attr-defined]
     return tuple(selector.scalars.extent(next(dynamic)) if size < 0 else Extent.of(size) for size in shape)
+
+
+def runtime_argument(selector: Selector, op: Any) -> None:
+    """The value of a float runtime argument is the launch scalar itself."""
+    result = op.results[0]
+    selector.bind(result, Splat(element_name(result), scalar=selector.launch_scalars[op.operands[0]]))
 
 
 def _nothing(selector: Selector, op: Any) -> None:
@@ -144,7 +156,10 @@ HANDLERS: dict[str, Handler] = {
     "tensor.empty": empty,
     "tensor.splat": splat,
     "linalg.fill": fill,
+    "ktdp.runtime_arg_extract": runtime_argument,
     "ktdp.construct_indirect_access_tile": _nothing,
+    "tensor.yield": _nothing,
+    "linalg.yield": _nothing,
     "func.return": _nothing,
     "scf.yield": _nothing,
 }

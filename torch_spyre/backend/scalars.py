@@ -13,9 +13,9 @@ from typing import Any
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Operation, SSAValue
 
-from torch_spyre.backend.affine import CORE_ID, Affine
+from torch_spyre.backend.affine import CORE_ID, ZERO, Affine
 from torch_spyre.backend.assembler import Extent
-from torch_spyre.backend.isa import Sop
+from torch_spyre.backend.isa import Sop, type_name
 from torch_spyre.backend.stream import Stream
 from torch_spyre.errors import UnsupportedOp
 
@@ -24,36 +24,55 @@ _SOPS = {
     "arith.subi": Sop.SUB,
     "arith.muli": Sop.MUL,
     "arith.divui": Sop.FLOORDIV,
-    "arith.divsi": Sop.FLOORDIV,
     "arith.floordivsi": Sop.FLOORDIV,
     "arith.remui": Sop.MOD,
-    "arith.remsi": Sop.MOD,
     "arith.minsi": Sop.MIN,
     "arith.minui": Sop.MIN,
     "arith.maxsi": Sop.MAX,
     "arith.maxui": Sop.MAX,
 }
 _CASTS = {"arith.index_cast", "arith.index_castui", "arith.extsi", "arith.extui", "arith.trunci"}
-# Operations whose signed and unsigned meaning differ from floor division unless the left side is at least 0.
-_TRUNCATING = {"arith.divsi", "arith.remsi"}
+_BITS = {"arith.andi", "arith.shli", "arith.shrsi", "arith.shrui"}
 
 
 class Scalars:
-    """Evaluates scalar SSA values on a stream. `grid` are the sizes of the grid axes, axis 0 fastest."""
+    """Evaluates scalar SSA values on a stream. `grid` are the sizes of the grid axes."""
 
-    def __init__(self, stream: Stream, grid: tuple[int, ...]) -> None:
+    def __init__(self, stream: Stream, grid: tuple[int, ...], axis0_fastest: bool = True) -> None:
         self._stream = stream
         self._grid = grid
+        self._axes = range(len(grid)) if axis0_fastest else range(len(grid) - 1, -1, -1)
         self._affines: dict[SSAValue, Affine] = {}
         self._truths: dict[SSAValue, Affine] = {}
 
     def bind(self, value: SSAValue, affine: Affine) -> None:
         self._affines[value] = affine
 
+    def form(self, value: SSAValue) -> Affine:
+        """A number as its affine form, a truth value as the form that is at or above 0 when true."""
+        return self.truth(value) if type_name(value.type) == "i1" else self.affine(value)
+
+    def bind_form(self, value: SSAValue, affine: Affine) -> None:
+        (self._truths if type_name(value.type) == "i1" else self._affines)[value] = affine
+
     def affine(self, value: SSAValue) -> Affine:
         if value not in self._affines:
             self._affines[value] = self._evaluate(value)
         return self._affines[value]
+
+    def known(self, value: SSAValue) -> Affine:
+        """What has been found for a value so far; 0 if nothing has."""
+        return self._affines.get(value) or self._truths.get(value) or ZERO
+
+    def settle(self, value: SSAValue) -> None:
+        """Evaluates a value now."""
+        self.form(value)
+
+    def least(self, a: Affine, b: Affine) -> Affine:
+        return self._stream.scalar(Sop.MIN, a, b)
+
+    def greatest(self, a: Affine, b: Affine) -> Affine:
+        return self._stream.scalar(Sop.MAX, a, b)
 
     def constant(self, value: SSAValue) -> int | None:
         affine = self.affine(value)
@@ -68,34 +87,89 @@ class Scalars:
             return Affine(_integer(op))
         if name in _SOPS:
             a, b = (self.affine(operand) for operand in op.operands)
-            if name in _TRUNCATING and (self._stream.bounds(a)[0] is None or self._stream.bounds(a)[0] < 0):  # type: ignore[operator]
-                raise UnsupportedOp(f"{name} of an index that may be negative; use arith.floordivsi or prove it is not")
             return self._stream.scalar(_SOPS[name], a, b)
+        if name in ("arith.divsi", "arith.remsi"):
+            return self._truncating(name, *(self.affine(operand) for operand in op.operands))
         if name in _CASTS:
+            if type_name(op.operands[0].type) == "i1":
+                one = self._one_if(self.truth(op.operands[0]))
+                return -one if name == "arith.extsi" else one
             return self.affine(op.operands[0])
         if name == "arith.ceildivsi" or name == "arith.ceildivui":
             a, b = (self.affine(operand) for operand in op.operands)
             return self._stream.scalar(Sop.FLOORDIV, a + b - 1, b)
+        if name in _BITS:
+            return self._bits(op)
         if name == "ktdp.get_compute_tile_id":
             return self._tile_id(op, value)
+        if name == "ktdp.runtime_arg_extract":
+            return self._runtime_arg(op)
         if name == "arith.select":
             return self._select(op)
         raise UnsupportedOp(f"{name} computes a scalar; indices are built from arith operations on integers")
 
+    def _truncating(self, name: str, a: Affine, b: Affine) -> Affine:
+        """Division that rounds toward 0, and its remainder, which has the sign of the dividend."""
+        scalar = self._stream.scalar
+        sign = 1
+        if b.is_const and b.const < 0:
+            sign, b = -1, -b
+        low, _ = self._stream.bounds(a)
+        if low is not None and low >= 0:
+            quotient = scalar(Sop.FLOORDIV, a, b)
+            rest = scalar(Sop.MOD, a, b)
+        else:
+            up, down = (scalar(Sop.MAX, side, Affine(0)) for side in (a, -a))
+            quotient = scalar(Sop.FLOORDIV, up, b) - scalar(Sop.FLOORDIV, down, b)
+            rest = scalar(Sop.MOD, up, b) - scalar(Sop.MOD, down, b)
+        return quotient * sign if name == "arith.divsi" else rest
+
+    def _bits(self, op: Operation) -> Affine:
+        """Shifts by constants, and masks that keep low bits."""
+        a, b = (self.affine(operand) for operand in op.operands)
+        if op.name == "arith.andi" and a.is_const:
+            a, b = b, a
+        if b.is_const and b.const >= 0:
+            if op.name == "arith.shli":
+                return a * (1 << b.const)
+            if op.name == "arith.andi" and b.const & (b.const + 1) == 0:
+                return self._stream.scalar(Sop.MOD, a, Affine(b.const + 1))
+            if op.name.startswith("arith.shr"):
+                return self._stream.scalar(Sop.FLOORDIV, a, Affine(1 << b.const))
+        raise UnsupportedOp(f"{op.name} of indices {a} and {b}; shifts need a constant, masks must keep low bits")
+
+    def _runtime_arg(self, op: Any) -> Affine:
+        kind = op.operands[0].type
+        field = op.properties["field"].data
+        return self.affine(op.operands[0]) if field == "value" else Affine(getattr(kind, field).data)
+
     def _tile_id(self, op: Operation, value: SSAValue) -> Affine:
         axis = list(op.results).index(value)  # type: ignore[arg-type]
         below = 1
-        for size in self._grid[:axis]:
-            below *= size
+        for lower in self._axes:
+            if lower == axis:
+                break
+            below *= self._grid[lower]
+        if axis >= len(self._grid):
+            return Affine(0)
         coordinate = self._stream.scalar(Sop.FLOORDIV, CORE_ID, Affine(below))
-        size = self._grid[axis] if axis < len(self._grid) else 1
-        return self._stream.scalar(Sop.MOD, coordinate, Affine(size))
+        return self._stream.scalar(Sop.MOD, coordinate, Affine(self._grid[axis]))
 
     def _select(self, op: Operation) -> Affine:
-        condition, a, b = self.truth(op.operands[0]), self.affine(op.operands[1]), self.affine(op.operands[2])
+        return self.choose(self.truth(op.operands[0]), self.affine(op.operands[1]), self.affine(op.operands[2]))
+
+    def _one_if(self, condition: Affine) -> Affine:
         scalar = self._stream.scalar
-        one_if_true = scalar(Sop.MIN, scalar(Sop.MAX, condition + 1, Affine(0)), Affine(1))
-        return b + scalar(Sop.MUL, one_if_true, a - b)
+        return scalar(Sop.MIN, scalar(Sop.MAX, condition + 1, Affine(0)), Affine(1))
+
+    def choose(self, condition: Affine, a: Affine, b: Affine) -> Affine:
+        """`a` where the condition is at or above 0, else `b`."""
+        low, high = self._stream.bounds(condition)
+        if low is not None and low >= 0:
+            return a
+        if high is not None and high < 0:
+            return b
+        return b + self._stream.scalar(Sop.MUL, self._one_if(condition), a - b)
 
     # -- truth values --------------------------------------------------------------------------------------------
 
@@ -118,11 +192,22 @@ class Scalars:
             return scalar(Sop.MIN, self.truth(op.operands[0]), self.truth(op.operands[1]))
         if op.name == "arith.ori":
             return scalar(Sop.MAX, self.truth(op.operands[0]), self.truth(op.operands[1]))
-        raise UnsupportedOp(f"condition computed by {op.name}; use arith.cmpi, andi and ori")
+        if op.name == "arith.xori":
+            a, b = (self.truth(operand) for operand in op.operands)
+            return scalar(Sop.MIN, scalar(Sop.MAX, a, b), -scalar(Sop.MIN, a, b) - 1)
+        if op.name == "arith.select":
+            condition, a, b = (self.truth(operand) for operand in op.operands)
+            return self.choose(condition, a, b)
+        if op.name == "arith.trunci":
+            return self._stream.scalar(Sop.MOD, self.affine(op.operands[0]), Affine(2)) - 1
+        raise UnsupportedOp(f"condition computed by {op.name}; use arith.cmpi, andi, ori, xori and select")
 
     def _compare(self, op: Operation) -> Affine:
-        a, b = (self.affine(operand) for operand in op.operands)
         predicate = _compare_predicate(op)
+        if type_name(op.operands[0].type) == "i1":
+            a, b = (self._one_if(self.truth(operand)) for operand in op.operands)
+        else:
+            a, b = (self.affine(operand) for operand in op.operands)
         if predicate.startswith("u") and predicate != "une":
             lows = [self._stream.bounds(side)[0] for side in (a, b)]
             if any(low is None or low < 0 for low in lows):

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.affine import Affine, is_scratch, scratch_symbol
 from torch_spyre.backend.assembler import Instruction, Operand
 from torch_spyre.backend.isa import Space
-from torch_spyre.backend.values import inputs_of, outputs_of
+from torch_spyre.backend.values import inputs_of, map_operands, outputs_of
 from torch_spyre.constants import STICK_BYTES
 
 
@@ -97,14 +96,7 @@ def _loops(instructions: list[Instruction]) -> list[tuple[int, int]]:
 
 
 def _resolve(inst: Instruction, addresses: dict[int, int]) -> Instruction:
-    changes: dict[str, Any] = {}
-    for name in ("out", "c", "a", "b", "input"):
-        operand = getattr(inst, name, None)
-        if isinstance(operand, Operand):
-            changes[name] = _resolve_operand(operand, addresses)
-    if isinstance(inst, asm.VopInst):
-        changes["inputs"] = tuple(_resolve_operand(o, addresses) for o in inst.inputs)
-    return replace(inst, **changes) if changes else inst
+    return map_operands(inst, lambda operand: _resolve_operand(operand, addresses))
 
 
 def _resolve_operand(operand: Operand, addresses: dict[int, int]) -> Operand:

@@ -2,16 +2,17 @@
 """The instruction stream under construction, and what is known about its scalar registers.
 
 Registers are computed once and shared: equal scalar operations get one register, placed at the start of the outermost
-loop body (or of the program) where its operands exist. Guards never hold register definitions, so a guard can be closed
+loop body (or of the program) where its operands exist. Guards never hold such definitions, so a guard can be closed
 and opened again around a barrier. For registers that depend on the core id alone the value on every core is known.
+Variables, which loops carry, are assigned where they stand; what depends on one after its loop is computed in place.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.affine import ZERO, Affine
@@ -38,6 +39,7 @@ class Register:
     low: int | None = None
     high: int | None = None
     divisor: int = 1
+    in_place: bool = False  # assigned in the middle of a block: what depends on it cannot be computed at its start
 
 
 @dataclass
@@ -52,12 +54,13 @@ class _Block:
 
 
 class Stream:
-    def __init__(self, cores: int, integer_scalars: int = 0) -> None:
+    def __init__(self, cores: int, integer_scalars: Sequence[Register] = ()) -> None:
         self.cores = cores
         self.origin: str | None = None
         ids = tuple(range(cores))
-        self._registers = [Register(0, ids, 0, cores - 1)] + [Register(0) for _ in range(integer_scalars)]
+        self._registers = [Register(0, ids, 0, cores - 1), *integer_scalars]
         self._blocks = [_Block()]
+        self.has_variables = False
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
@@ -81,6 +84,8 @@ class Stream:
 
     def bounds(self, affine: Affine) -> tuple[int | None, int | None]:
         """Least and greatest value over all cores and iterations, None where unknown."""
+        if not affine.terms:
+            return affine.const, affine.const
         known = self.values(affine)
         if known is not None:
             return min(known), max(known)
@@ -89,6 +94,20 @@ class Stream:
         for symbol, coefficient in affine.terms:
             register = self._registers[symbol] if symbol >= 0 else Register(0)
             ends = (register.low, register.high) if coefficient > 0 else (register.high, register.low)
+            low = None if low is None or ends[0] is None else low + coefficient * ends[0]
+            high = None if high is None or ends[1] is None else high + coefficient * ends[1]
+        return low, high
+
+    def bounds_on(self, affine: Affine, core: int) -> tuple[int | None, int | None]:
+        """Least and greatest value on one core."""
+        low: int | None = affine.const
+        high: int | None = affine.const
+        for symbol, coefficient in affine.terms:
+            register = self._registers[symbol] if symbol >= 0 else Register(0)
+            if register.values is not None:
+                ends: tuple[int | None, int | None] = (register.values[core], register.values[core])
+            else:
+                ends = (register.low, register.high) if coefficient > 0 else (register.high, register.low)
             low = None if low is None or ends[0] is None else low + coefficient * ends[0]
             high = None if high is None or ends[1] is None else high + coefficient * ends[1]
         return low, high
@@ -128,6 +147,13 @@ class Stream:
             return folded
         if op in (Sop.FLOORDIV, Sop.MOD) and not self._positive(b):
             b = self.scalar(Sop.MAX, b, Affine(1))  # a divisor that is not positive has no meaning; keep it executable
+        if any(s < 0 for s, _ in a.terms + b.terms):
+            raise UnsupportedOp(
+                f"{self.origin}: {op.name.lower()} of an index that is read from a tensor or of a base address; "
+                "the scalar unit does not hold it"
+            )
+        if any(self._registers[s].in_place for s, _ in a.terms + b.terms):
+            return self._in_place(op, a, b)
         level = max((self._registers[s].level for s, _ in a.terms + b.terms), default=0)
         block = self._blocks[level]
         key = (op, a, b)
@@ -136,6 +162,25 @@ class Stream:
             block.sops.append(asm.SopInst(register, op, a, b, origin=self.origin))
             block.numbering[key] = Affine.symbol(register)
         return block.numbering[key]
+
+    def _in_place(self, op: Sop, a: Affine, b: Affine) -> Affine:
+        register = self._define(op, a, b, len(self._blocks) - 1)
+        self._registers[register] = replace(self._registers[register], in_place=True)
+        self.emit(asm.SopInst(register, op, a, b, origin=self.origin))
+        return Affine.symbol(register)
+
+    def variable(self, in_loop: bool) -> Affine:
+        """A register that `assign` writes: constant during an iteration of the loop that opens next, or in place."""
+        self.has_variables = True
+        self._registers.append(Register(len(self._blocks) - (not in_loop), in_place=not in_loop))
+        return Affine.symbol(len(self._registers) - 1)
+
+    def assign(self, variable: Affine, value: Affine) -> None:
+        ((register, _),) = variable.terms
+        self.emit(asm.SopInst(register, Sop.ADD, value, ZERO, origin=self.origin))
+
+    def depends_on_variable(self, affine: Affine) -> bool:
+        return any(s >= 0 and self._registers[s].in_place for s, _ in affine.terms)
 
     def _positive(self, affine: Affine) -> bool:
         low, _ = self.bounds(affine)
@@ -192,6 +237,9 @@ class Stream:
         if op is Sop.FLOORDIV and b.is_const:
             return None if a_low is None else a_low // b.const, None if a_high is None else a_high // b.const
         lows, highs = [x for x in (a_low, b_low) if x is not None], [x for x in (a_high, b_high) if x is not None]
+        if op is Sop.MUL and len(lows) == len(highs) == 2:
+            products = [x * y for x in (lows[0], highs[0]) for y in (lows[1], highs[1])]
+            return min(products), max(products)
         if op is Sop.MIN:
             return (min(lows) if len(lows) == 2 else None), min(highs, default=None)
         if op is Sop.MAX:
@@ -219,6 +267,10 @@ class Stream:
     @contextmanager
     def guard(self, condition: Affine) -> Iterator[None]:
         """Code that runs where `condition` >= 0."""
+        if any(symbol < 0 for symbol, _ in condition.terms):
+            raise UnsupportedOp(
+                f"{self.origin}: a condition that is read from a tensor; use arith.select on the values"
+            )
         known = self.values(condition)
         if known is not None and min(known) >= 0:
             yield
@@ -246,12 +298,13 @@ class Stream:
     @contextmanager
     def loop(self, first: Affine, limit: Affine, step: int) -> Iterator[Affine]:
         """A counted loop; yields its counter."""
+        if any(symbol < 0 for symbol, _ in first.terms + limit.terms):
+            raise UnsupportedOp(f"{self.origin}: a loop whose bounds are read from a tensor; bind them when compiling")
         low, _ = self.bounds(first)
-        _, high = self.bounds(limit)
         divisor = math.gcd(step, self.divisor(first))
         register = len(self._registers)
         level = len(self._blocks)
-        self._registers.append(Register(level, None, low, None if high is None else high - 1, divisor))
+        self._registers.append(Register(level, None, low, self._last(first, limit, step), divisor))
         self._blocks.append(_Block())
         origin = self.origin
         yield Affine.symbol(register)
@@ -260,6 +313,15 @@ class Stream:
         outer.append(asm.LoopInst(register, first, limit, step, origin=origin))
         outer += block.sops + block.body
         outer.append(asm.EndLoopInst())
+
+    def _last(self, first: Affine, limit: Affine, step: int) -> int | None:
+        """The greatest value that the counter of a loop has."""
+        firsts, limits = self.values(first), self.values(limit)
+        if firsts is not None and limits is not None:
+            lasts = [f + (end - 1 - f) // step * step for f, end in zip(firsts, limits, strict=True) if end > f]
+            return max(lasts, default=firsts[0])
+        _, high = self.bounds(limit)
+        return None if high is None else high - 1
 
     def finish(self) -> list[asm.Instruction]:
         (block,) = self._blocks

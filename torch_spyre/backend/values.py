@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.access import Tile
-from torch_spyre.backend.affine import is_scratch
+from torch_spyre.backend.affine import Affine, is_scratch
 from torch_spyre.backend.assembler import DimMap, Extent, LayoutMap, Operand
 from torch_spyre.backend.isa import Space, format_bytes
 from torch_spyre.backend.stream import Stream
@@ -35,6 +36,8 @@ def embed(operand: Operand, positions: Sequence[int], rank: int) -> Operand:
     """The operand in an instruction of `rank` dims, where its own dims stand at `positions`."""
     maps = operand.maps
     assert not isinstance(maps, LayoutMap)
+    if not maps:  # a scalar stands for all elements
+        return replace(operand, maps=(DimMap(),) * rank)
     if list(positions) == list(range(rank)) and len(maps) == rank:
         return operand
     wide = [DimMap()] * rank
@@ -49,6 +52,12 @@ def outputs_of(inst: asm.Instruction) -> tuple[Operand, ...]:
             return (inst.out,)
         case asm.MatmulInst():
             return (inst.c,)
+        case asm.GatherInst() | asm.IotaInst() | asm.ScanInst():
+            return (inst.out,)
+        case asm.ScatterInst():
+            return (inst.table,)
+        case asm.ArgReduceInst() | asm.SortInst():
+            return tuple(o for o in (inst.out_index, inst.out_value) if o is not None)
     return ()
 
 
@@ -62,10 +71,47 @@ def inputs_of(inst: asm.Instruction) -> tuple[Operand, ...]:
             return (inst.a, inst.b, inst.c) if inst.accumulate else (inst.a, inst.b)
         case asm.CopyInst() | asm.RingSumInst():
             return (inst.input,)
+        case asm.GatherInst():
+            return (inst.table, *(index.operand for index in inst.indices))
+        case asm.ScatterInst():
+            table = (inst.table,) if inst.accumulate else ()
+            return (inst.source, *(index.operand for index in inst.indices), *table)
+        case asm.ScanInst() | asm.ArgReduceInst() | asm.SortInst():
+            return (inst.source,)
     return ()
 
 
-def _reach(operand: Operand, box: Sequence[Extent]) -> tuple[int, int]:
+_OPERAND_FIELDS = ("out", "c", "a", "b", "input", "table", "source", "out_index", "out_value")
+
+
+def map_operands(inst: asm.Instruction, change: Callable[[Operand], Operand]) -> asm.Instruction:
+    """The instruction with every operand replaced."""
+    changes: dict[str, Any] = {}
+    for name in _OPERAND_FIELDS:
+        operand = getattr(inst, name, None)
+        if isinstance(operand, Operand):
+            changes[name] = change(operand)
+    if isinstance(inst, asm.VopInst):
+        changes["inputs"] = tuple(change(o) for o in inst.inputs)
+    elif isinstance(inst, asm.GatherInst | asm.ScatterInst):
+        changes["indices"] = tuple(replace(index, operand=change(index.operand)) for index in inst.indices)
+    return replace(inst, **changes) if changes else inst
+
+
+def is_linear(operand: Operand) -> bool:
+    return not isinstance(operand.maps, LayoutMap) and not any(m.block for m in operand.maps)
+
+
+def sub_box(operand: Operand, start: Sequence[Affine]) -> Operand:
+    """The operand from a point of its box on; its maps are linear."""
+    offset = operand.offset
+    assert is_linear(operand)
+    for first, dim_map in zip(start, operand.maps, strict=True):  # type: ignore[arg-type]
+        offset = offset + first * dim_map.inner
+    return replace(operand, offset=offset)
+
+
+def reach(operand: Operand, box: Sequence[Extent]) -> tuple[int, int]:
     """First and past-the-last byte relative to the operand's offset."""
     low, high = 0, format_bytes(operand.format)
     if isinstance(operand.maps, LayoutMap):
@@ -90,7 +136,7 @@ def may_overlap(a: Operand, b: Operand, box: Sequence[Extent], stream: Stream) -
     low, high = stream.bounds(b.offset - a.offset)
     if low is None or high is None:
         return True
-    (a_low, a_high), (b_low, b_high) = _reach(a, box), _reach(b, box)
+    (a_low, a_high), (b_low, b_high) = reach(a, box), reach(b, box)
     return low + b_low < a_high and a_low < high + b_high
 
 

@@ -4,14 +4,41 @@
 Enters: a planned `tileops.Kernel` (printed by `emit.emit`), or KTIR text from anybody. Leaves: a verified xDSL module
 for `backend/`. Importing this package, `tileops`, `opfuncs` or `barriers` does not import xDSL; the functions below do
 when first called.
+
+`load` is the way in for files of others: it gives a `Module` whose functions run on tensors (docs/ktir.md).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import os
+
     from xdsl.dialects.builtin import ModuleOp
+
+    from torch_spyre.ktir.module import KtirWarning as KtirWarning
+    from torch_spyre.ktir.module import Module as Module
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    strict: bool = False,
+    axis0_fastest: bool = True,
+    stick_addresses: bool = False,
+    poison_empty: bool = False,
+) -> Module:
+    """Reads, verifies and checks KTIR: a path, or the text itself.
+
+    strict: refuse older spellings, and accesses that may leave their coordinate set (else they read 0, write nothing).
+    axis0_fastest: the flat tile id counts along grid axis 0 first. stick_addresses: literal addresses count sticks.
+    poison_empty: `tensor.empty` is NaN and not 0.
+    """
+    from torch_spyre.backend.options import Options
+    from torch_spyre.ktir import module
+
+    return module.load(source, Options(strict, axis0_fastest, stick_addresses, poison_empty))
 
 
 def parse(text: str, name: str = "<ktir>") -> ModuleOp:
@@ -33,3 +60,11 @@ def verify(module: ModuleOp) -> None:
     from torch_spyre.ktir import text as ktir_text
 
     ktir_text.verify(module)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Module", "KtirWarning"):
+        from torch_spyre.ktir import module
+
+        return getattr(module, name)
+    raise AttributeError(f"module 'torch_spyre.ktir' has no attribute {name!r}")

@@ -13,8 +13,10 @@ from typing import Any
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerType, TensorType, _FloatType, i1
 from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, result_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from torch_spyre.ktir.overrides import replace_ops
@@ -128,6 +130,8 @@ def _conversion(
 
     def parse(cls: Any, parser: Parser) -> Operation:
         operand = parser.parse_unresolved_operand()
+        for hint in ("to_nearest_even", "nneg"):  # the only rounding there is; a promise that is not needed
+            parser.parse_optional_keyword(hint)
         attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         value = parser.resolve_operand(operand, parser.parse_type())
@@ -147,9 +151,44 @@ ExtUIOp: Any = _conversion(arith.ExtUIOp, _is_integer, _is_integer)
 TruncIOp: Any = _conversion(arith.TruncIOp, _is_integer, _is_integer)
 IndexCastOp: Any = _conversion(arith.IndexCastOp, _is_integer, _is_integer)
 
+
+@irdl_op_definition
+class RemFOp(arith.FloatingPointLikeBinaryOperation):
+    """Floating-point remainder with the sign of the dividend."""
+
+    name = "arith.remf"
+
+    traits = traits_def(Pure())
+
+
+@irdl_op_definition
+class _IndexCastUIBase(IRDLOperation):
+    name = "arith.index_castui"
+
+    input = operand_def()
+    result = result_def()
+
+    traits = traits_def(Pure())
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.input)
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_attribute(self.input.type)
+        printer.print_string(" to ")
+        printer.print_attribute(self.result.type)
+
+
+IndexCastUIOp: Any = _conversion(_IndexCastUIBase, _is_integer, _is_integer)
+TruncFOp: Any = _conversion(arith.TruncFOp, _is_float, _is_float)
+
 Arith = replace_ops(
     arith.Arith,
     [
+        RemFOp,
+        IndexCastUIOp,
+        TruncFOp,
         CmpiOp,
         CmpfOp,
         SelectOp,

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch_spyre.errors import InvalidProgram
 from torch_spyre.ktir.tileops import Coord, Kernel, LinearOperand, Operand, Space, Tensor, TileOp
 
 # Bytes per element of the formats that tensors are stored in.
@@ -32,19 +34,36 @@ class _Touch:
 
 def barriers_before(kernel: Kernel) -> tuple[bool, ...]:
     """For each op: does a barrier stand before it?"""
-    result = []
+    result: list[bool] = []
     since: dict[int, set[_Touch]] = {}
-    for op in kernel.ops:
-        touches = _touches(op)
+    loops = {loop.begin: loop for loop in kernel.loops}
+    while len(result) < len(kernel.ops):
+        i = len(result)
+        loop = loops.get(i)
+        ops = kernel.ops[i : loop.end] if loop else (kernel.ops[i],)
+        touches = [t for op in ops for t in _touches(op)]
+        if loop:
+            _check_loop(kernel, ops)
         needed = kernel.cores > 1 and any(
             _conflicts(t, earlier) for arg, t in touches for earlier in since.get(arg, ())
         )
         if needed:
             since = {}
-        result.append(needed)
+        result += [needed, *[False] * (len(ops) - 1)]
         for arg, touch in touches:
             since.setdefault(arg, set()).add(touch)
     return tuple(result)
+
+
+def _check_loop(kernel: Kernel, ops: Sequence[TileOp]) -> None:
+    """Cores run through the trips of a tile loop at their own pace, so none may touch what another writes in it."""
+    touches = [(op, arg, t) for op in ops for arg, t in _touches(op)]
+    for op, arg, touch in touches:
+        for other, there, earlier in touches:
+            if kernel.cores > 1 and there == arg and _conflicts(touch, earlier):
+                raise InvalidProgram(
+                    f"tile loop: {op.name} touches memory that {other.name} writes on another core; end the loop there"
+                )
 
 
 def _conflicts(later: _Touch, earlier: _Touch) -> bool:
@@ -79,8 +98,9 @@ def _owner(
     op: TileOp, operand: Operand | LinearOperand, splits: tuple[tuple[str, int, int, int], ...]
 ) -> tuple[object, ...] | None:
     """A key: if it is equal for two accesses, each core touches the same elements in both, and no other core does."""
-    used = {term.dim for coord in coords_of(operand) for term in coord.terms}
-    if any(name not in used for name, *_ in splits):
+    coords = coords_of(operand)
+    used = {term.dim for coord in coords for term in coord.terms}
+    if any(coord.index >= 0 for coord in coords) or any(name not in used for name, *_ in splits):
         return None
     whole = tuple(sorted((d.name, d.size) for d in op.dims if d.name in used and d.slices == 1))
     decoding = operand.host_stride if isinstance(operand, LinearOperand) else None

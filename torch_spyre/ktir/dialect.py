@@ -6,18 +6,15 @@ from __future__ import annotations
 from functools import cache
 
 from xdsl.context import Context
-from xdsl.dialects import builtin, func, math, memref, tensor
+from xdsl.dialects import builtin, func, math, memref
 from xdsl.ir import Dialect
 
 from torch_spyre.ktir.arith_ops import Arith
+from torch_spyre.ktir.contraction_ops import BatchMatmulOp, MatmulOp
+from torch_spyre.ktir.delivery_ops import DELIVERY_OPS, InterTileConsumeOp, InterTileReduceOp, YieldReducedOp
 from torch_spyre.ktir.indirect_ops import ConstructIndirectAccessTileOp, RegionTerminatorOp
-from torch_spyre.ktir.inter_tile_ops import (
-    InterTileConsumeOp,
-    InterTileProduceOp,
-    InterTileReduceOp,
-    YieldPartialOp,
-    YieldReducedOp,
-)
+from torch_spyre.ktir.inter_tile_ops import InterTileProduceOp, YieldPartialOp
+from torch_spyre.ktir.linalg_ops import Linalg, ReduceOp
 from torch_spyre.ktir.memory_ops import (
     ConstructAccessTileOp,
     ConstructDistributedMemoryViewOp,
@@ -27,8 +24,11 @@ from torch_spyre.ktir.memory_ops import (
     RuntimeArgExtractOp,
     StoreOp,
 )
-from torch_spyre.ktir.overrides import BatchMatmulOp, ForOp, Linalg, MatmulOp, ReduceOp, Scf
+from torch_spyre.ktir.overrides import replace_ops
+from torch_spyre.ktir.scf_ops import ForOp, Scf
 from torch_spyre.ktir.spyreop import SpyreOp
+from torch_spyre.ktir.spyreop_tensor import TENSOR_OPS
+from torch_spyre.ktir.tensor_ops import Tensor
 from torch_spyre.ktir.types import (
     AccessTileType,
     LegacyMemorySpaceAttr,
@@ -50,8 +50,7 @@ Ktdp = Dialect(
         StoreOp,
         RuntimeArgExtractOp,
         InterTileProduceOp,
-        InterTileConsumeOp,
-        InterTileReduceOp,
+        *DELIVERY_OPS,
         YieldPartialOp,
         YieldReducedOp,
     ],
@@ -69,10 +68,10 @@ def context() -> Context:
         Arith,
         math.Math,
         memref.MemRef,
-        tensor.Tensor,
+        Tensor,
         Linalg,
         Scf,
-        SpyreOp,
+        replace_ops(SpyreOp, TENSOR_OPS),
         Ktdp,
     ):
         ctx.load_dialect(dialect)

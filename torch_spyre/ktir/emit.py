@@ -9,10 +9,11 @@ stores.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from xdsl.dialects import arith, func, scf, tensor
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr, f32, i32, i64
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr, UnitAttr, f32, i32, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
@@ -24,16 +25,33 @@ from torch_spyre.ktir.emit_compute import (
     COMPARISONS,
     ELEMENT_TYPES,
     REDUCTIONS,
+    SCANS,
     compute_type,
     contraction,
     convert,
     is_float,
     pointwise,
+    positions,
 )
 from torch_spyre.ktir.emit_groups import barrier, cohort_sets, groups_set, produce_and_reduce
-from torch_spyre.ktir.opfuncs import CAST, COPY, MATMUL, POINTWISE, REDUCTION, OpFunc, base_name, lookup
+from torch_spyre.ktir.emit_loops import tile_loop
+from torch_spyre.ktir.opfuncs import (
+    CAST,
+    COPY,
+    GATHER,
+    MATMUL,
+    POINTWISE,
+    REDUCTION,
+    SCAN,
+    SCATTER,
+    SELECTION,
+    OpFunc,
+    base_name,
+    lookup,
+)
+from torch_spyre.ktir.spyreop_tensor import ArgReduceOp, ScanOp, SortOp
 from torch_spyre.ktir.text import verify
-from torch_spyre.ktir.tileops import Immediate, Input, Kernel, LaunchScalar, LinearOperand, Operand, TileOp
+from torch_spyre.ktir.tileops import Immediate, Input, Kernel, LaunchScalar, LinearOperand, Operand, Positions, TileOp
 
 
 def emit(kernel: Kernel) -> ModuleOp:
@@ -45,11 +63,20 @@ def emit(kernel: Kernel) -> ModuleOp:
         hint(arg, name)
     head = Head(kernel, entry)
     body: list[Operation] = []
-    for op, needs_barrier in zip(kernel.ops, barriers_before(kernel), strict=True):
-        if needs_barrier:
+    needs_barrier = barriers_before(kernel)
+    loops = {loop.begin: loop for loop in kernel.loops}
+    i = 0
+    while i < len(kernel.ops):
+        if needs_barrier[i]:
             zero = head.splat(head.scalar(0, i32), [Slice("", 1)])
             body.extend(barrier(zero, kernel.cores))
-        _OpEmitter(kernel, head, op, body).run()
+        loop = loops.get(i)
+        ops = kernel.ops[loop.begin : loop.end] if loop else kernel.ops[i : i + 1]
+        if loop:
+            body.append(tile_loop(head, loop.trips, partial(_emit_all, kernel, ops)))
+        else:
+            _emit_all(kernel, ops, head, body)
+        i += len(ops)
     entry.add_ops(body)
     entry.add_op(func.ReturnOp())
     function = func.FuncOp(kernel.name, (arg_types, []), Region(entry))
@@ -57,6 +84,11 @@ def emit(kernel: Kernel) -> ModuleOp:
     module = ModuleOp([function])
     verify(module)
     return module
+
+
+def _emit_all(kernel: Kernel, ops: Sequence[TileOp], head: Head, body: list[Operation]) -> None:
+    for op in ops:
+        _OpEmitter(kernel, head, op, body).run()
 
 
 def _scalar_type(format: str) -> Attribute:
@@ -78,7 +110,7 @@ class _OpEmitter:
     def run(self) -> None:
         op = self.op
         opfunc = lookup(op.op)
-        if len(op.inputs) != opfunc.operands:
+        if len(op.inputs) < opfunc.operands or (len(op.inputs) > opfunc.operands and not opfunc.variadic):
             raise InvalidProgram(f"op {op.name}: {op.op} takes {opfunc.operands} inputs, got {len(op.inputs)}")
         if op.cores > self.kernel.cores:
             raise InvalidProgram(f"op {op.name} is split over {op.cores} cores, the kernel has {self.kernel.cores}")
@@ -99,6 +131,14 @@ class _OpEmitter:
             self._reduction(base_name(self.op.op))
         elif opfunc.kind == POINTWISE:
             self._pointwise()
+        elif opfunc.kind == GATHER:
+            self._gather()
+        elif opfunc.kind == SCATTER:
+            self._scatter()
+        elif opfunc.kind == SCAN:
+            self._scan()
+        elif opfunc.kind == SELECTION:
+            self._selection()
         else:
             dims = self._dims()
             source = self.op.inputs[0]
@@ -143,10 +183,17 @@ class _OpEmitter:
         elif isinstance(source, LaunchScalar):
             if not 0 <= source.index < len(self.kernel.scalars):
                 raise InvalidProgram(f"op {self.op.name}: launch scalar {source.index} of {len(self.kernel.scalars)}")
-            value = self.head.splat(self.head.block.args[len(self.kernel.args) + source.index], dims)
+            value = self.head.splat(self.head.argument(len(self.kernel.args) + source.index), dims)
+        elif isinstance(source, Positions):
+            offsets = {s.name: s.offset for s in dims if s.offset is not None}
+            value = self._add(positions(source.value, offsets, [s.name for s in dims], self._empty(i32, dims)))
         else:
             return self._splat(source.value, element or ELEMENT_TYPES[source.format], dims)
         return value if element is None else convert(self._add, value, element)
+
+    def _empty(self, element: Attribute, dims: Sequence[Slice]) -> SSAValue:
+        type_ = tensor_type(element, tuple(s.size for s in dims))
+        return self._add(tensor.EmptyOp([s.extent for s in dims if s.extent is not None], type_))
 
     def _splat(self, value: float, element: Attribute, dims: Sequence[Slice]) -> SSAValue:
         """A constant; one that has no exact f16 form is rounded from f32 where it is used."""
@@ -158,6 +205,8 @@ class _OpEmitter:
         """Element type that an input brings along; constants fit any."""
         if isinstance(source, Operand | LinearOperand):
             return ELEMENT_TYPES[source.tensor.format]
+        if isinstance(source, Positions):
+            return ELEMENT_TYPES[source.format]
         return ELEMENT_TYPES[self.kernel.scalars[source.index]] if isinstance(source, LaunchScalar) else None
 
     # -- classes of ops ------------------------------------------------------------------------------------------
@@ -173,12 +222,65 @@ class _OpEmitter:
         condition = [self._value(op.inputs[0], dims)] if is_select else []
         values = condition + [self._value(s, dims, element) for s in sources]
 
-        def empty() -> SSAValue:
-            type_ = tensor_type(element, tuple(s.size for s in dims))
-            return self._add(tensor.EmptyOp([s.extent for s in dims if s.extent is not None], type_))
-
-        result = pointwise(self._add, lambda v, e: self.head.splat(self.head.scalar(v, e), dims), op.op, values, empty)
+        result = pointwise(
+            self._add,
+            lambda v, e: self.head.splat(self.head.scalar(v, e), dims),
+            op.op,
+            values,
+            lambda: self._empty(element, dims),
+        )
         self._store(result, dims)
+
+    def _gather(self) -> None:
+        dims, table = self._dims(), self.op.inputs[0]
+        if not isinstance(table, Operand):
+            raise InvalidProgram(f"op {self.op.name}: the table of a gather must be a tensor")
+        tile = self._add(self.head.gather_tile(table, self.op.inputs, dims))
+        type_ = tensor_type(ELEMENT_TYPES[table.tensor.format], tuple(s.size for s in dims))
+        self._store(self._add(LoadOp.build(operands=[tile], result_types=[type_])), dims)
+
+    def _scatter(self) -> None:
+        """Into a table: several cores may hit one element, so a split dim must be a direct coordinate of the table."""
+        op, dims, table = self.op, self._dims(), self.op.output
+        if not isinstance(table, Operand):
+            raise InvalidProgram(f"op {op.name}: the table of a scatter must be a tensor")
+        own = {term.dim for coord in table.coords for term in coord.terms}
+        shared = [d.name for d in op.dims if d.slices > 1 and d.name not in own]
+        if shared:
+            raise InvalidProgram(f"op {op.name}: split dims {shared} do not tell the cores' parts of the table apart")
+        value = self._value(op.inputs[0], dims, self._output_type())
+        store = StoreOp.build(operands=[value, self._add(self.head.gather_tile(table, op.inputs, dims))])
+        store.attributes["origin"] = StringAttr(f"{op.name}: {op.origin}" if op.origin else op.name)
+        if op.op == "scatter_add":
+            store.attributes["accumulate"] = UnitAttr()
+        self.ops.append(store)
+
+    def _along(self) -> int:
+        """Position of the dim that a scan or a selection runs along."""
+        names = [d.name for d in self.op.dims]
+        if self.op.along not in names or self.op.dim(self.op.along).slices > 1:
+            raise InvalidProgram(f"op {self.op.name}: {self.op.op} along {self.op.along!r}, a whole dim among {names}")
+        return names.index(self.op.along)
+
+    def _scan(self) -> None:
+        dims = self._dims()
+        source = self._value(self.op.inputs[0], dims, self._output_type())
+        self._store(self._add(ScanOp(source, self._along(), SCANS[self.op.op])), dims)
+
+    def _selection(self) -> None:
+        op, along = self.op, self._along()
+        dims = self._dims()
+        source = self._value(op.inputs[0], dims)
+        if op.op in ("argmax", "argmin"):
+            chosen = ArgReduceOp(source, along, op.op.removeprefix("arg"))
+            self.ops.append(chosen)
+            self._store(chosen.index, [s for i, s in enumerate(dims) if i != along])
+            return
+        k = int(op.constants["k"])
+        order = SortOp(source, along, not op.constants.get("ascending"), True, k)
+        self.ops.append(order)
+        dims[along] = Slice(op.along, k)
+        self._store(order.index if op.op == "topkindex" else order.value, dims)
 
     def _reduction(self, name: str) -> None:
         op = self.op
@@ -219,7 +321,13 @@ class _OpEmitter:
             value = self._add(contraction(len(batch), a, b, init))
         else:
             value = self._add((BatchMatmulOp if batch else MatmulOp)([a, b], [init]))
-        self._finish(value, init, arith.AddfOp if is_float(element) else arith.AddiOp, out_dims, None)
+        self._finish(
+            value,
+            init,
+            arith.AddfOp if is_float(element) else arith.AddiOp,
+            out_dims,
+            op.constants.get("scaling_factor"),
+        )
 
     # -- split reduced dims --------------------------------------------------------------------------------------
 

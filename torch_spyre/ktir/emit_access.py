@@ -18,10 +18,12 @@ from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     AffineMapAttr,
     ArrayAttr,
+    DenseArrayBase,
     FloatAttr,
     IndexType,
     IntegerAttr,
     TensorType,
+    i1,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -38,7 +40,7 @@ from torch_spyre.ktir.dialect import (
     MemorySpaceAttr,
 )
 from torch_spyre.ktir.emit_compute import ELEMENT_TYPES, is_float
-from torch_spyre.ktir.tileops import Coord, Dim, Kernel, LinearOperand, Operand, Space, Tensor, TileOp
+from torch_spyre.ktir.tileops import Coord, Dim, Input, Kernel, LinearOperand, Operand, Space, Tensor, TileOp
 
 INDEX = IndexType()
 _SPACES = {space: MemorySpaceAttr(space.value) for space in Space}
@@ -52,6 +54,13 @@ class Slice:
     size: int
     offset: SSAValue | None = None
     extent: SSAValue | None = None
+    trip: SSAValue | None = None  # where the trip of a tile loop starts in the core's own slice
+
+    def shift(self, tensor: Tensor) -> SSAValue | None:
+        """What to add to a subscript: scratchpads count from the start of the slice, or of the trip."""
+        if tensor.space is not Space.LX:
+            return self.offset
+        return None if tensor.chunked else self.trip
 
 
 @lru_cache(maxsize=4096)
@@ -120,6 +129,15 @@ def _decode(offset: AffineExpr, host_stride: tuple[int, ...]) -> list[AffineExpr
     return result
 
 
+def _index_source(table: Operand, coord: Coord, inputs: Sequence[Input]) -> Operand:
+    source = inputs[coord.index] if coord.index < len(inputs) else None
+    if not isinstance(source, Operand):
+        raise InvalidProgram(
+            f"table {table.tensor.name}: coordinate by input {coord.index}, which is no tensor operand"
+        )
+    return source
+
+
 class Head:
     """The shared head of a function; values are created when first asked for."""
 
@@ -131,6 +149,10 @@ class Head:
     def add(self, op: Operation) -> SSAValue:
         self.block.add_op(op)
         return op.results[0]
+
+    def argument(self, number: int) -> SSAValue:
+        """A parameter of the function."""
+        return self.block.args[number]
 
     @property
     def core_id(self) -> SSAValue:
@@ -251,6 +273,39 @@ class Head:
 
     # -- access tiles --------------------------------------------------------------------------------------------
 
+    def gather_tile(
+        self, table: Operand, inputs: Sequence[Input], slices: Sequence[Slice]
+    ) -> ConstructIndirectAccessTileOp:
+        """The coordinates of a table some of whose device dims are given by index tensors among `inputs`."""
+        sources = [_index_source(table, coord, inputs) for coord in table.coords if coord.index >= 0]
+        local = {t.space is Space.LX for t in (table.tensor, *(s.tensor for s in sources))}
+        split = [s.name for s in slices if s.offset is not None]
+        if len(local) > 1 and split:
+            raise UnsupportedOp(f"table {table.tensor.name} and its index tensors must lie in one kind of memory")
+        operands = (table, *sources)
+        used = dict.fromkeys(t.dim for o in operands for coord in o.coords for t in coord.terms)
+        by_name = {s.name: s for s in slices}
+        shifted = [by_name[n] for n in used if by_name[n].offset is not None and local != {True}]
+        variables, moved = tuple(s.name for s in slices), tuple(s.name for s in shifted)
+        pending = iter(sources)
+        maps = list(subscripts(table, variables, moved).data)
+        for d, coord in enumerate(table.coords):
+            if coord.index >= 0:
+                exprs = [m.data.results[0] for m in subscripts(next(pending), variables, moved)]
+                maps[d] = AffineMapAttr(AffineMap(len(moved) + len(variables), 0, tuple(exprs)))
+        shape = tuple(s.size for s in slices)
+        return ConstructIndirectAccessTileOp.get(
+            self.view(table.tensor),
+            [s.offset for s in shifted if s.offset is not None],
+            [s.extent for s in slices if s.extent is not None],
+            ArrayAttr(maps),
+            box_set(shape),
+            identity_map(len(shape)),
+            _tile_type(shape),
+            kinds=DenseArrayBase.from_list(i1, [int(c.index >= 0) for c in table.coords]),
+            indirect=[self.view(s.tensor) for s in sources],
+        )
+
     def tile(self, operand: Operand | LinearOperand, slices: Sequence[Slice]) -> ConstructIndirectAccessTileOp:
         """The coordinates of an operand, one variable per slice; a scratchpad holds only the core's own slice."""
         used = dict.fromkeys(term.dim for coord in coords_of(operand) for term in coord.terms)  # in order of first use
@@ -262,14 +317,14 @@ class Head:
                 f"tensor {operand.tensor.name}: {rank} coordinates for device size {operand.tensor.device_size}, "
                 f"dims not available here: {sorted(unknown) or 'none'}"
             )
-        local = operand.tensor.space is Space.LX
-        shifted = [by_name[name] for name in used if by_name[name].offset is not None and not local]
+        shifts = {name: by_name[name].shift(operand.tensor) for name in used}
+        shifted = tuple(name for name, shift in shifts.items() if shift is not None)
         shape = tuple(s.size for s in slices)
         return ConstructIndirectAccessTileOp.get(
             self.view(operand.tensor),
-            [s.offset for s in shifted if s.offset is not None],
+            [shift for shift in shifts.values() if shift is not None],
             [s.extent for s in slices if s.extent is not None],
-            subscripts(operand, tuple(s.name for s in slices), tuple(s.name for s in shifted)),
+            subscripts(operand, tuple(s.name for s in slices), shifted),
             box_set(shape),
             identity_map(len(shape)),
             _tile_type(shape),

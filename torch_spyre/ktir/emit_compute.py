@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math as pymath
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xdsl.dialects import arith, math
@@ -17,6 +17,8 @@ from xdsl.dialects.builtin import (
     AffineMapAttr,
     Float8E4M3FNType,
     Float8E5M2Type,
+    IndexType,
+    IntegerAttr,
     IntegerType,
     TensorType,
     _FloatType,
@@ -28,13 +30,14 @@ from xdsl.dialects.builtin import (
     i32,
 )
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
-from xdsl.dialects.linalg.ops import GenericOp, YieldOp
+from xdsl.dialects.linalg.ops import GenericOp, IndexOp, YieldOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ktir import arith_ops, spyreop
 from torch_spyre.ktir.affine_text import identity_map
+from torch_spyre.ktir.tileops import Coord
 
 ELEMENT_TYPES: dict[str, Attribute] = {
     "SEN169_FP16": f16,
@@ -54,6 +57,8 @@ FLOAT_BINARY: dict[str, Any] = {
     "realdiv": arith.DivfOp,
     "maximum": arith.MaximumfOp,
     "minimum": arith.MinimumfOp,
+    "pow": math.PowFOp,
+    "atan2": math.Atan2Op,
 }
 INTEGER_BINARY: dict[str, Any] = {
     "add": arith.AddiOp,
@@ -62,6 +67,13 @@ INTEGER_BINARY: dict[str, Any] = {
     "truncdiv": arith.DivSIOp,
     "maximum": arith.MaxSIOp,
     "minimum": arith.MinSIOp,
+    "floordiv": arith.FloorDivSIOp,
+    "fmod": arith.RemSIOp,
+    "bit_and": arith.AndIOp,
+    "bit_or": arith.OrIOp,
+    "bit_xor": arith.XOrIOp,
+    "shl": arith.ShLIOp,
+    "shr": arith.ShRSIOp,
 }
 FLOAT_UNARY: dict[str, Any] = {
     "neg": arith.NegfOp,
@@ -72,6 +84,22 @@ FLOAT_UNARY: dict[str, Any] = {
     "rsqrt": math.RsqrtOp,
     "tanh": math.TanhOp,
     "floor": math.FloorOp,
+    "ceil": math.CeilOp,
+    "trunc": math.TruncOp,
+    "round": math.RoundEvenOp,
+    "erf": math.ErfOp,
+    "sin": math.SinOp,
+    "cos": math.CosOp,
+    "tan": math.TanOp,
+    "asin": math.AsinOp,
+    "acos": math.AcosOp,
+    "atan": math.AtanOp,
+    "sinh": math.SinhOp,
+    "cosh": math.CoshOp,
+    "log2": math.Log2Op,
+    "log1p": math.Log1pOp,
+    "expm1": math.ExpM1Op,
+    "exp2": math.Exp2Op,
 }
 # Opfuncs that are a binary op with a constant: (op, constant, constant is the left side).
 WITH_CONSTANT: dict[str, tuple[str, float, bool]] = {
@@ -87,7 +115,23 @@ COMPARISONS: dict[str, tuple[str, str]] = {
     "lesserthan": ("olt", "slt"),
     "lesserequal": ("ole", "sle"),
 }
-INTRINSICS = {"sigmoid"}
+# Opfuncs that are a scalar function of `spyreop` inside linalg.generic: on floats, and on integers.
+FLOAT_INTRINSICS: dict[str, str] = {
+    "sigmoid": "sigmoid",
+    "gelufwd": "gelu",
+    "gelu_tanh": "gelu_tanh",
+    "silu": "silu",
+    "softplus": "softplus",
+    "mish": "mish",
+    "sign": "sign",
+    "clip": "clip",
+    "fmod": "fmod",
+    "remainder": "remainder",
+    "floordiv": "floordiv",
+    "isnan": "isnan",
+    "isinf": "isinf",
+}
+INTEGER_INTRINSICS: dict[str, str] = {"remainder": "remainder", "sign": "sign", "clip": "clip"}
 
 # reduction -> (float combiner, integer combiner, float neutral element, int32 neutral element)
 REDUCTIONS: dict[str, tuple[Any, Any, float, int]] = {
@@ -95,7 +139,10 @@ REDUCTIONS: dict[str, tuple[Any, Any, float, int]] = {
     "mean": (arith.AddfOp, arith.AddiOp, 0.0, 0),
     "max": (arith.MaximumfOp, arith.MaxSIOp, -pymath.inf, -(2**31)),
     "min": (arith.MinimumfOp, arith.MinSIOp, pymath.inf, 2**31 - 1),
+    "prod": (arith.MulfOp, arith.MuliOp, 1.0, 1),
 }
+
+SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 Add = Callable[[Operation], SSAValue]
 Splat = Callable[[float, Attribute], SSAValue]
@@ -160,8 +207,13 @@ def pointwise(add: Add, splat: Splat, op: str, values: Sequence[SSAValue], empty
         return add(binary_table[op](values[0], values[1]))
     if floating and op in FLOAT_UNARY:
         return add(FLOAT_UNARY[op](values[0]))
-    if floating and op in INTRINSICS:
-        return add(_intrinsic(op, values[0], empty()))
+    intrinsics = FLOAT_INTRINSICS if floating else INTEGER_INTRINSICS
+    if op in intrinsics:
+        return add(_intrinsic(intrinsics[op], values, empty()))
+    if floating and op == "fma":
+        return add(math.FmaOp.build(operands=list(values), result_types=[values[0].type]))
+    if op == "bit_not":
+        return add(arith.XOrIOp(values[0], splat(-1, element)))
     if op == "neg":
         return add(arith.SubiOp(splat(0, element), values[0]))
     if op == "abs":
@@ -177,15 +229,42 @@ def _select(add: Add, splat: Splat, values: Sequence[SSAValue]) -> SSAValue:
     return add(arith_ops.SelectOp(truth, left, right))
 
 
-def _intrinsic(name: str, value: SSAValue, out: SSAValue) -> GenericOp:
-    """linalg.generic that applies a spyreop to each element."""
-    assert isinstance(value.type, TensorType)
-    rank, element = value.type.get_num_dims(), value.type.element_type
-    block = Block(arg_types=[element, element])
-    scalar = spyreop.OPS[name](block.args[0])
+def _intrinsic(name: str, values: Sequence[SSAValue], out: SSAValue) -> GenericOp:
+    """linalg.generic that applies a spyreop to corresponding elements."""
+    type_ = values[0].type
+    assert isinstance(type_, TensorType)
+    rank, element = type_.get_num_dims(), type_.element_type
+    block = Block(arg_types=[element] * (len(values) + 1))
+    scalar = spyreop.OPS[name](*block.args[:-1])
     block.add_ops([scalar, YieldOp(scalar.result)])
-    maps = [identity_map(rank)] * 2
-    return GenericOp([value], [out], Region(block), maps, [IteratorTypeAttr.parallel()] * rank, [value.type])
+    maps = [identity_map(rank)] * (len(values) + 1)
+    return GenericOp(list(values), [out], Region(block), maps, [IteratorTypeAttr.parallel()] * rank, [type_])
+
+
+def positions(value: Coord, offsets: Mapping[str, SSAValue], dims: Sequence[str], out: SSAValue) -> GenericOp:
+    """An i32 tensor whose elements are computed from their position; `offsets` shift the dims of split ops."""
+    block = Block(arg_types=[i32])
+
+    def add(op: Operation) -> SSAValue:
+        block.add_op(op)
+        return op.results[0]
+
+    def number(n: int) -> SSAValue:
+        return add(arith.ConstantOp(IntegerAttr(n, IndexType())))
+
+    total = number(value.const)
+    for term in value.terms:
+        part = add(IndexOp(dims.index(term.dim)))
+        if term.dim in offsets:
+            part = add(arith.AddiOp(part, offsets[term.dim]))
+        if term.div != 1:
+            part = add(arith.DivUIOp(part, number(term.div)))
+        if term.mod:
+            part = add(arith.RemUIOp(part, number(term.mod)))
+        total = add(arith.AddiOp(total, add(arith.MuliOp(part, number(term.scale)))))
+    block.add_op(YieldOp(add(arith_ops.IndexCastOp.build(operands=[total], result_types=[i32]))))
+    iterators = [IteratorTypeAttr.parallel()] * len(dims)
+    return GenericOp([], [out], Region(block), [identity_map(len(dims))], iterators, [out.type])
 
 
 def contraction(batch: int, a: SSAValue, b: SSAValue, out: SSAValue) -> GenericOp:

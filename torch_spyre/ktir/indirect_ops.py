@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import cast
 
@@ -37,6 +38,7 @@ from torch_spyre.ktir.affine_text import OperandCollector, print_expr
 from torch_spyre.ktir.memory_ops import (
     INDEX,
     SHAPED,
+    default_space,
     parse_named_attrs,
     parse_symbols,
     print_attrs,
@@ -45,7 +47,7 @@ from torch_spyre.ktir.memory_ops import (
     resolve_indices,
     verify_space,
 )
-from torch_spyre.ktir.types import AccessTileType, parse_elided
+from torch_spyre.ktir.types import AccessTileType, older_spelling, parse_elided
 
 
 @irdl_op_definition
@@ -56,6 +58,14 @@ class RegionTerminatorOp(IRDLOperation):
 
     assembly_format = "attr-dict"
     traits = traits_def(IsTerminator(), NoMemoryEffect())
+
+
+_UNMARKED = re.compile(r"\(?\s*%[\w$.-]+(?:#\d+)?\s*\[")
+
+
+def _reads_view(parser: Parser) -> bool:
+    """True before ``%view[``, perhaps in a parenthesis: the RFC's spelling of an indirect subscript."""
+    return _UNMARKED.match(parser.lexer.input.content, parser.pos) is not None
 
 
 @irdl_op_definition
@@ -168,12 +178,16 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
         views: list[UnresolvedOperand] = []
 
         def parse_subscript() -> tuple[bool, list[AffineExpr]]:
-            if parser.parse_optional_keyword("ind") is None:
+            marked = parser.parse_optional_keyword("ind") is not None
+            if not marked and not _reads_view(parser):
                 return False, [collector.parse_expr()]
-            parser.parse_punctuation("(")
+            if not marked:
+                older_spelling(parser, "an index view as a subscript without ind(...)")
+            in_parens = parser.parse_optional_punctuation("(") is not None
             views.append(parser.parse_unresolved_operand())
             exprs = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, collector.parse_expr)
-            parser.parse_punctuation(")")
+            if in_parens or marked:
+                parser.parse_punctuation(")")
             return True, exprs
 
         subscripts = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parse_subscript)
@@ -186,6 +200,7 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
             parser.raise_error(f"expected {1 + len(views)} types: the base and one per index view", pos)
         parser.parse_punctuation("->")
         tile_type = parse_elided(parser, AccessTileType)
+        default_space(parser, properties, "variables_space_set", "variables_space_order", tile_type)
         properties["per_dim_subscript_kinds"] = DenseArrayBase.from_list(i1, [int(k) for k, _ in subscripts])
         properties["per_dim_subscript_maps"] = ArrayAttr([AffineMapAttr(collector.close(e)) for _, e in subscripts])
         block = Block([RegionTerminatorOp()], arg_types=[INDEX] * len(names))

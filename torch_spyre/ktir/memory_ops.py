@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import (
     AffineSetAttr,
     DenseArrayBase,
     IndexType,
+    IntegerType,
     MemRefType,
     StringAttr,
     TensorType,
@@ -37,8 +38,15 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from torch_spyre.ktir.affine_text import OperandCollector, box_set, print_expr
-from torch_spyre.ktir.types import AccessTileType, MemorySpaceAttr, RuntimeArgType, parse_elided
+from torch_spyre.ktir.affine_text import OperandCollector, box_set, identity_map, print_expr
+from torch_spyre.ktir.types import (
+    GLOBAL,
+    AccessTileType,
+    MemorySpaceAttr,
+    RuntimeArgType,
+    older_spelling,
+    parse_elided,
+)
 
 INDEX = IndexType()
 SHAPED = BaseAttr(MemRefType) | BaseAttr(TensorType)
@@ -180,6 +188,10 @@ class ConstructMemoryViewOp(IRDLOperation):
         parser.parse_punctuation(":")
         view_type = parser.parse_type()
         properties.setdefault("coordinate_set", box_set(tuple(static_sizes)))
+        if "memory_space" not in properties:
+            older_spelling(parser, "construct_memory_view without memory_space")
+            space = view_type.memory_space if isinstance(view_type, MemRefType) else None
+            properties["memory_space"] = space if isinstance(space, MemorySpaceAttr) else MemorySpaceAttr(GLOBAL)
         properties["static_sizes"] = DenseArrayBase.from_list(i64, static_sizes)
         properties["static_strides"] = DenseArrayBase.from_list(i64, static_strides)
         return cls.build(
@@ -296,10 +308,12 @@ class ConstructAccessTileOp(IRDLOperation):
         parser.parse_punctuation(":")
         base_value = parser.resolve_operand(base, parser.parse_type())
         parser.parse_punctuation("->")
+        tile = parse_elided(parser, AccessTileType)
         properties["base_map"] = AffineMapAttr(collector.close(exprs))
+        default_space(parser, properties, "access_tile_set", "access_tile_order", tile)
         return cls.build(
             operands=[base_value, resolve_indices(parser, collector.operands), symbols],
-            result_types=[parse_elided(parser, AccessTileType)],
+            result_types=[tile],
             properties=properties,
             attributes=attributes,
         )
@@ -318,6 +332,15 @@ class ConstructAccessTileOp(IRDLOperation):
         printer.print_attribute(self.tile.type)
 
 
+def default_space(parser: Parser, properties: dict[str, Attribute], key: str, order: str, tile: Attribute) -> None:
+    """A tile without a set covers its shape, one without an order keeps it."""
+    for name in (key, order):
+        if name in properties or not isinstance(tile, AccessTileType):
+            continue
+        older_spelling(parser, f"an access tile without {name}")
+        properties[name] = box_set(tile.get_shape()) if name == key else identity_map(tile.rank)
+
+
 def verify_space(name: str, key: str, points: AffineSet, order: AffineMap, symbols: int) -> None:
     """Rules that direct and indirect tiles share: set, order and symbol operands fit together."""
     rank, set_symbols = points.num_dims, points.num_symbols
@@ -334,12 +357,17 @@ def view_element_type(tile: SSAValue) -> Attribute | None:
     return base.type.element_type
 
 
+def _signless(element: Attribute) -> Attribute:
+    """Views may say si32 where tensors say i32."""
+    return IntegerType(element.width.data) if isinstance(element, IntegerType) else element
+
+
 def verify_transfer(name: str, tile: SSAValue, tensor: Attribute) -> None:
     tile_type, tensor_type = cast(AccessTileType, tile.type), cast(TensorType, tensor)
     if tile_type.get_shape() != tensor_type.get_shape():
         raise VerifyException(f"{name}: the tile {tile_type} and the tensor {tensor_type} differ in shape")
     element = view_element_type(tile)
-    if element is not None and element != tensor_type.element_type:
+    if element is not None and _signless(element) != _signless(tensor_type.element_type):
         raise VerifyException(f"{name}: the view holds {element}, the tensor {tensor_type.element_type}")
 
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IndexType, IntegerType, _FloatType
+from typing import cast
+
+from xdsl.dialects.builtin import FunctionType, IndexType, IntegerType, _FloatType
 from xdsl.ir import Attribute, Dialect, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import IRDLOperation, irdl_attr_definition, irdl_op_definition, result_def, traits_def, var_operand_def
 from xdsl.parser import Parser
@@ -11,7 +13,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-# name -> number of operands
+# name -> number of operands: the intrinsics of the published dialect, then those of this project.
 INTRINSICS: dict[str, int] = {
     "addi32toi32": 2,
     "addi64toi64": 2,
@@ -27,6 +29,15 @@ INTRINSICS: dict[str, int] = {
     "silu": 1,
     "softplus": 3,
     "sqrt": 1,
+    "clip": 3,
+    "floordiv": 2,
+    "fmod": 2,
+    "gelu_tanh": 1,
+    "isinf": 1,
+    "isnan": 1,
+    "mish": 1,
+    "remainder": 2,
+    "sign": 1,
 }
 
 
@@ -61,7 +72,11 @@ class IntrinsicOp(IRDLOperation):
         attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
-        result = parser.parse_type() if parser.parse_optional_punctuation("->") else types[0]
+        result: Attribute
+        if isinstance(types[0], FunctionType) and len(types[0].outputs) == 1:  # (type, type) -> type
+            (result,), types = types[0].outputs.data, cast("list[TypeAttribute]", list(types[0].inputs.data))
+        else:
+            result = parser.parse_type() if parser.parse_optional_punctuation("->") else types[0]
         if len(types) == 1:
             types = types * len(operands)
         return cls.build(

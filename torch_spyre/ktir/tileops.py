@@ -26,12 +26,16 @@ class Space(enum.Enum):
 
 @dataclass(frozen=True)
 class Dim:
-    """One named iteration dim and how it is cut into slices of `tile` elements (the last may be shorter)."""
+    """One named iteration dim and how it is cut into slices of `tile` elements (the last may be shorter).
+
+    Inside a tile loop, trip t works on elements ``[t*chunk, (t+1)*chunk)`` of the slice (the last may be shorter).
+    """
 
     name: str
     size: int
     slices: int = 1
     tile: int = 0  # 0: the whole dim
+    chunk: int = 0  # 0: not cut by a tile loop
 
     @property
     def extent(self) -> int:
@@ -55,10 +59,15 @@ class Term:
 
 @dataclass(frozen=True)
 class Coord:
-    """Coordinate along one device dim."""
+    """Coordinate along one device dim.
+
+    With `index` >= 0 the coordinate is the value, at the iteration point, of the op's input of that number, an integer
+    tensor; terms and constant are then empty. Only the table of a gather or scatter has such coordinates.
+    """
 
     terms: tuple[Term, ...] = ()
     const: int = 0
+    index: int = -1
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,7 @@ class Tensor:
     device_size: tuple[int, ...]
     base: int = 0
     arg: int = -1
+    chunked: bool = False  # LX inside a tile loop: holds what one trip works on, not the whole slice
 
     @property
     def elements(self) -> int:
@@ -113,12 +123,25 @@ class LaunchScalar:
     format: str = "IEEE_FP32"
 
 
-Input = Operand | LinearOperand | Immediate | LaunchScalar
+@dataclass(frozen=True)
+class Positions:
+    """An integer operand computed from the iteration point itself (global, not relative to a slice)."""
+
+    value: Coord
+    format: str = "IEEE_INT32"
+
+
+Input = Operand | LinearOperand | Immediate | LaunchScalar | Positions
 
 
 @dataclass(frozen=True)
 class TileOp:
     """One device operation. `op` is a SuperDSC opfunc name (add, relufwd, sum, batchmatmul, identity, …).
+
+    gather copies from inputs[0], the table, whose indirect coordinates name the other inputs; scatter and scatter_add
+    write inputs[0] into the output, the table. cumsum, cumprod, cummax and cummin run along dim `along`; so do
+    topkvalue and topkindex, whose output has `constants["k"]` elements there, the largest first, or the smallest with
+    `constants["ascending"]`; argmax and argmin reduce it. Dim `along` is never split.
 
     `dims` are all iteration dims, outer to inner; for batchmatmul the last three are m, n, k. `reduced` names the
     dims that the output lacks because they are summed (or maximised …). `core_order` lists the split dims, fastest
@@ -136,6 +159,7 @@ class TileOp:
     core_order: tuple[str, ...] = ()
     constants: dict[str, float] = field(default_factory=dict)
     origin: str = ""  # where it came from: aten op and user line
+    along: str = ""
 
     @property
     def cores(self) -> int:
@@ -161,6 +185,15 @@ class KernelArg:
 
 
 @dataclass(frozen=True)
+class TileLoop:
+    """Ops `begin` … `end`-1 run `trips` times, trip by trip; each has one dim with a chunk."""
+
+    begin: int
+    end: int
+    trips: int
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A planned kernel: ops in order, over launch arguments and launch scalars (format names)."""
 
@@ -169,4 +202,5 @@ class Kernel:
     ops: tuple[TileOp, ...]
     scalars: tuple[str, ...] = ()
     cores: int = 32
+    loops: tuple[TileLoop, ...] = ()  # in order, not nested
     lx_scratch_base: int = 0  # LX bytes below this belong to planned tensors; the back end may use the rest

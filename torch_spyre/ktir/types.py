@@ -28,7 +28,7 @@ GLOBAL = "global"
 CT_LOCAL = "ct_local"
 
 # Names of the older spelling and the visibility each one stands for.
-_LEGACY_SPACES = {"HBM": GLOBAL, "unspecified": GLOBAL, "LX": CT_LOCAL}
+_LEGACY_SPACES = {"HBM": GLOBAL, "unspecified": GLOBAL, "LX": CT_LOCAL, "L0": CT_LOCAL}
 
 
 @irdl_attr_definition
@@ -203,6 +203,7 @@ class TileFutureType(ParametrizedAttribute, TypeAttribute):
         with parser.in_angle_brackets():
             partials = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
             if partials is None:
+                older_spelling(parser, "tile_future without parentheses around its partial type (A9)")
                 partials = [parser.parse_type()]
             parser.parse_punctuation(",")
             parser.parse_keyword("groups")
@@ -216,6 +217,13 @@ class TileFutureType(ParametrizedAttribute, TypeAttribute):
                 printer.print_list(self.partials.data, printer.print_attribute)
             printer.print_string(", groups = ")
             printer.print_attribute(self.groups)
+
+
+def older_spelling(parser: AttrParser, what: str) -> None:
+    """Notes a form that older files contain and the dialect does not; a strict parser refuses it."""
+    note = getattr(parser, "note_older_spelling", None)
+    if note is not None:
+        note(what)
 
 
 def parse_elided(parser: AttrParser, type_class: type[AccessTileType] | type[TileFutureType]) -> TypeAttribute:

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spyre-ktir: check, run, time and dump KTIR files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch_spyre.errors import InvalidArgument, SpyreError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    if getattr(options, "sanitize", False):
+        os.environ["SPYRE_SANITIZE"] = "1"  # read when the card is opened
+    status = 0
+    for file in options.files:
+        try:
+            options.action(file, options)
+        except SpyreError as error:
+            print(f"{file}: {type(error).__name__}: {error}", file=sys.stderr)
+            status = 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="spyre-ktir", description="Check, run, time and dump KTIR files.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for name, action, text in (
+        ("check", _check, "parse, verify, check the rules and compile"),
+        ("run", _run, "run with random inputs and print what the outputs hold"),
+        ("time", _time, "time on the card's clock and on this machine"),
+        ("dump", _dump, "print the normalised KTIR, the instructions or the explanation"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(action=action)
+        if name == "dump":
+            command.add_argument("what", choices=("ktir", "program", "explain"), help="which form")
+        command.add_argument("files", nargs="+", metavar="file")
+        command.add_argument("-f", "--function", help="the function, if a file has several (check: all of them)")
+        command.add_argument("--strict", action="store_true", help="refuse older spellings and accesses out of range")
+        command.add_argument(
+            "--axis0-slowest", action="store_true", help="flat tile ids count along the last axis first"
+        )
+        command.add_argument(
+            "--stick-addresses", action="store_true", help="literal addresses count sticks of 128 bytes"
+        )
+        command.add_argument(
+            "-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="a scalar argument; repeatable"
+        )
+        if name in ("run", "time"):
+            command.add_argument("--seed", type=int, default=0, help="of the random inputs")
+            command.add_argument("--sanitize", action="store_true", help="check every access while running")
+        if name == "time":
+            command.add_argument("-n", "--repeat", type=int, default=10, help="launches to time")
+    return parser
+
+
+def _load(file: str, options: argparse.Namespace) -> Any:
+    from torch_spyre import ktir
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ktir.KtirWarning)
+        module = ktir.load(
+            Path(file),
+            strict=options.strict,
+            axis0_fastest=not options.axis0_slowest,
+            stick_addresses=options.stick_addresses,
+        )
+    for note in module.warnings:
+        print(f"note: {note}", file=sys.stderr)
+    return module
+
+
+def _scalars(function: Any, options: argparse.Namespace) -> dict[str, int | float]:
+    """Values of --set that this function has."""
+    values: dict[str, int | float] = {}
+    for entry in options.set:
+        name, equals, number = entry.partition("=")
+        argument = function.argument(name)
+        if argument is None and len(options.files) > 1:
+            continue
+        if not equals or argument is None or argument.role == "buffer":
+            raise InvalidArgument(f"--set {entry}: {function.signature} has no such scalar; write NAME=VALUE")
+        try:
+            values[name] = int(number) if argument.role == "integer" else float(number)
+        except ValueError:
+            raise InvalidArgument(f"--set {entry}: {number} is not a {argument.type}") from None
+    return values
+
+
+def _integers(function: Any, values: dict[str, int | float]) -> dict[str, int]:
+    return {n: int(v) for n, v in values.items() if function.argument(n).role == "integer"}
+
+
+def _check(file: str, options: argparse.Namespace) -> None:
+    module = _load(file, options)
+    chosen = module.functions if options.function is None else {options.function: module.function(options.function)}
+    for name, function in chosen.items():
+        values = _integers(function, _scalars(function, options))
+        program = module.compile(name, **values)
+        instructions, lx = len(program.instructions), program.lx_bytes
+        print(f"{file}: {function.signature} on {function.cores} tiles: {instructions} instructions, LX {lx} bytes")
+
+
+def _dump(file: str, options: argparse.Namespace) -> None:
+    module = _load(file, options)
+    if options.what == "ktir":
+        print(module.text, end="")
+        return
+    function = module.function(options.function)
+    values = _integers(function, _scalars(function, options))
+    if options.what == "program":
+        print(module.compile(function.name, **values).explain())
+    else:
+        print(module.explain(function.name, **values), end="")
+
+
+def _run(file: str, options: argparse.Namespace) -> None:
+    import torch
+
+    from torch_spyre.ktir.sample import random_arguments, summary
+
+    module = _load(file, options)
+    function = module.function(options.function)
+    arguments, memory = random_arguments(module, function, _scalars(function, options), options.seed)
+    before = {name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in arguments.items()}
+    module.run(function.name, memory=memory or None, **arguments)
+    print(f"{file}: {function.signature} on {function.cores} tiles")
+    for line in summary(before, arguments, memory):
+        print(f"  {line}")
+
+
+def _time(file: str, options: argparse.Namespace) -> None:
+    import torch
+
+    from torch_spyre.ktir.report import timeline
+    from torch_spyre.ktir.sample import random_arguments
+
+    module = _load(file, options)
+    function = module.function(options.function)
+    arguments, memory = random_arguments(module, function, _scalars(function, options), options.seed)
+    integers = {a.position: int(arguments[a.name]) for a in function.arguments if a.role == "integer"}
+    started = time.perf_counter()
+    program = module.compile(function.name, **{function.arguments[p].name: v for p, v in integers.items()})
+    compiled = time.perf_counter() - started
+    placed = module.place(function.name, **arguments)
+    seconds = []
+    for _ in range(max(1, options.repeat) + 1):
+        started = time.perf_counter()
+        module.run(function.name, memory=memory or None, **placed)
+        torch.spyre.synchronize()
+        seconds.append(time.perf_counter() - started)
+    wall = sorted(seconds[1:])
+    model = timeline(program, integers)
+    print(f"{file}: {function.signature} on {function.cores} tiles")
+    print(f"  card: {model.duration_ns / 1e3:.1f} us, bound by {model.bottleneck}")
+    median = wall[len(wall) // 2]
+    print(
+        f"  this machine: median {median * 1e3:.3f} ms, best {wall[0] * 1e3:.3f} ms of {len(wall)}; compiled in ",
+        end="",
+    )
+    print(f"{compiled:.2f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Card memory for functions with literal addresses: one buffer, filled and read through the views of the function.
+
+A tensor given for an address takes the place of the view there. It is moved by a small program, because the buffer may
+hold elements of several types and only the card knows their encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from torch_spyre import _C
+from torch_spyre.backend.compile import compile_module
+from torch_spyre.backend.isa import format_bytes, format_of_type
+from torch_spyre.constants import STICK_BYTES
+from torch_spyre.errors import InvalidArgument
+from torch_spyre.ktir import placement
+from torch_spyre.ktir.functions import Function, Shape, View
+from torch_spyre.ktir.placement import Placement
+
+_BYTE = torch.int8
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """A tensor in the buffer: `start` is its first element, counted in elements of `element`."""
+
+    tensor: torch.Tensor
+    element: str
+    start: int
+    strides: tuple[int, ...]
+    written: bool
+
+
+class SharedMemory:
+    def __init__(
+        self,
+        function: Function,
+        tensors: Mapping[int, torch.Tensor],
+        known: Mapping[Any, int],
+        size: int,
+        device: torch.device,
+        stick_addresses: bool,
+    ) -> None:
+        self.device = device
+        self.buffer = placement.empty_linear(size, _BYTE, device)
+        self.buffer.zero_()
+        views = [(view, shape) for view in function.literals if (shape := view.shape(known)) is not None]
+        written = _written_views(function)
+        self._seats = []
+        self.written: set[int] = set()  # addresses whose tensors the function stores to
+        for address, tensor in tensors.items():
+            view, shape = _view_at(address, tensor, views)
+            unit = STICK_BYTES if stick_addresses else _width(view.element)
+            seat = _Seat(
+                tensor,
+                view.element,
+                address * unit // _width(view.element),
+                shape.strides if shape.sizes == tuple(tensor.shape) else placement.row_major(tensor.shape),
+                any(
+                    _range(v, s, stick_addresses).meets(_range(view, shape, stick_addresses))
+                    for v, s in views
+                    if v.op in written
+                ),
+            )
+            self._seats.append(seat)
+            self.written |= {address} if seat.written else set()
+            self._move(seat, to_card=True)
+
+    def take(self) -> None:
+        """Writes what the function has stored back into the tensors."""
+        for seat in self._seats:
+            if seat.written:
+                self._move(seat, to_card=False)
+
+    def _move(self, seat: _Seat, to_card: bool) -> None:
+        shape = tuple(seat.tensor.shape)
+        where = Placement(placement.row_major(shape), seat.tensor.numel(), placement.dtype_of(seat.element))
+        if to_card:
+            linear = placement.put(seat.tensor, where, self.device)
+        else:
+            linear = placement.empty_linear(where.elements, where.dtype, self.device)
+        _mover(shape, where.strides, seat.start, seat.strides, seat.element, to_card)(linear, self.buffer)
+        if not to_card:
+            placement.take(linear, seat.tensor, where)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Bytes that a view spans."""
+
+    start: int
+    stop: int
+
+    def meets(self, other: _Range) -> bool:
+        return self.start < other.stop and other.start < self.stop
+
+
+def _range(view: View, shape: Shape, stick_addresses: bool) -> _Range:
+    width = _width(view.element)
+    start = shape.offset * (STICK_BYTES if stick_addresses else width)
+    return _Range(start, start + (shape.end - shape.offset) * width)
+
+
+def _width(element: str) -> int:
+    return format_bytes(format_of_type(element))
+
+
+def _view_at(address: int, tensor: torch.Tensor, views: Sequence[tuple[View, Shape]]) -> tuple[View, Shape]:
+    here = [(v, s) for v, s in views if s.offset == address]
+    if not here:
+        known = sorted({s.offset for _, s in views})
+        raise InvalidArgument(f"memory[{address}]: no view of the function starts there; the views start at {known}")
+    return next(((v, s) for v, s in here if s.sizes == tuple(tensor.shape)), here[0])
+
+
+def _written_views(function: Function) -> set[Any]:
+    """The views under every store."""
+    found: set[Any] = set()
+    for op in function.op.walk():
+        if op.name == "ktdp.store":
+            found.update(_views_under(op.operands[1].owner))
+    return found
+
+
+def _views_under(op: Any) -> Iterator[Any]:
+    if getattr(op, "name", "") == "ktdp.construct_memory_view":
+        yield op
+        return
+    for operand in getattr(op, "operands", ()):
+        if operand.owner is not None and hasattr(operand.owner, "operands"):
+            yield from _views_under(operand.owner)
+
+
+_TEXT = """
+func.func @move(%linear: index) {{
+  %zero = arith.constant 0 : index
+  %address = arith.constant {start} : index
+  %a = ktdp.construct_memory_view %linear, sizes: {shape}, strides: {dense}
+    {{memory_space = #ktdp.memory_space<global>}} : memref<{type}>
+  %b = ktdp.construct_memory_view %address, sizes: {shape}, strides: {strides}
+    {{memory_space = #ktdp.memory_space<global>}} : memref<{type}>
+  %at = ktdp.construct_access_tile %a[{zeros}] {{access_tile_set = {box}, access_tile_order = {order}}}
+    : memref<{type}> -> <{tile}>
+  %bt = ktdp.construct_access_tile %b[{zeros}] {{access_tile_set = {box}, access_tile_order = {order}}}
+    : memref<{type}> -> <{tile}>
+  %x = ktdp.load %{source}t : <{tile}> -> tensor<{type}>
+  ktdp.store %x, %{target}t : tensor<{type}>, <{tile}>
+  return
+}}
+"""
+
+
+@lru_cache(maxsize=256)
+def _mover(
+    shape: tuple[int, ...],
+    dense: tuple[int, ...],
+    start: int,
+    strides: tuple[int, ...],
+    element: str,
+    to_card: bool,
+) -> Any:
+    """A launcher that copies between a linear tensor and the buffer."""
+    from torch_spyre.ktir.text import parse
+
+    names = [f"d{i}" for i in range(len(shape))]
+    limits = [f"{n} >= 0, {size - 1} - {n} >= 0" for n, size in zip(names, shape, strict=True)]
+    sizes = "".join(f"{size}x" for size in shape)
+    dims = ", ".join(names)
+    text = _TEXT.format(
+        start=start,
+        shape=list(shape),
+        dense=list(dense),
+        strides=list(strides),
+        type=f"{sizes}{element}",
+        tile=f"{sizes}index",
+        zeros=", ".join("%zero" for _ in shape),
+        box=f"affine_set<({dims}) : ({', '.join(limits)})>",
+        order=f"affine_map<({dims}) -> ({dims})>",
+        source="a" if to_card else "b",
+        target="b" if to_card else "a",
+    )
+    program = _C.Program.load(compile_module(parse(text, "<literal memory>")).binary)
+    plan = _C.LaunchPlan(program, [("input", 0), ("input", 1)], [])
+    return _C.KernelLauncher("ktir_memory", lambda _: plan)
