@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SPYRE_SDSC_EXAMPLES=<folder> pytest tests/compiler/test_sdsc_examples.py
 
-Files that the public front end wrote: they read, turn into kernels, and are written again as they were.
+Files that the public front end wrote: they read, check, explain and run; kernels of them print as they were.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
-from torch_spyre.sdsc import SuperDSC, canonical, read_kernel, write_sdsc
+from torch_spyre.sdsc import SuperDSC, canonical, load, read_kernel, write_sdsc
+from torch_spyre.sdsc.explain import estimate_times, explain
+from torch_spyre.sdsc.launch import OUTPUT, bind
+from torch_spyre.sdsc.reference import compare, evaluate
+from torch_spyre.sdsc.run import execute, random_inputs
 
 FOLDER = os.environ.get("SPYRE_SDSC_EXAMPLES", "")
 FILES = sorted(Path(FOLDER).glob("*.json")) if FOLDER else []
@@ -41,3 +45,15 @@ def test_public_file(file: Path) -> None:
     again = write_sdsc(kernel.ops[0], sdsc.index)
     assert normal(again.to_json()) == normal(data)
     assert canonical(read_kernel([again.to_json()])) == canonical(kernel)
+
+
+@pytest.mark.parametrize("file", FILES, ids=[f.stem for f in FILES])
+def test_public_file_runs(file: Path) -> None:
+    bundle = load(file)
+    assert bundle.problems() == []
+    assert "estimated time" in explain(bundle, estimate_times(bundle))
+    launch = bind(bundle)
+    inputs = random_inputs(launch)
+    got, want = execute(launch, inputs), evaluate(launch, inputs)
+    for slot in launch.of_role(OUTPUT):
+        assert compare(got.outputs[slot.name], want.outputs[slot.name], slot) <= 1

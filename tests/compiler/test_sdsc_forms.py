@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from ktir_kernels import (
     FP16,
@@ -26,9 +28,28 @@ from ktir_kernels import (
 )
 from test_sdsc_roundtrip import check, dsc, files_json
 
-from torch_spyre.errors import InvalidProgram
-from torch_spyre.ktir.tileops import Coord, Dim, Immediate, Input, Kernel, Operand, Space, Tensor, Term, TileOp
-from torch_spyre.sdsc import canonical, read_kernel, read_sdsc
+from torch_spyre.backend.compile import compile_module
+from torch_spyre.errors import InvalidProgram, NotExpressible
+from torch_spyre.ktir.emit import emit
+from torch_spyre.ktir.tileops import (
+    Coord,
+    Dim,
+    Immediate,
+    Input,
+    Kernel,
+    LaunchScalar,
+    Operand,
+    Space,
+    Tensor,
+    Term,
+    TileLoop,
+    TileOp,
+)
+from torch_spyre.sdsc import bundle_files, canonical, read_bundle, read_kernel, read_sdsc
+from torch_spyre.sdsc.unroll import without_loops
+from torch_spyre.sdsc.writer import scalars_as_tensors
+
+_card = pytest.importorskip("torch_spyre._card", exc_type=ImportError)
 
 INT32 = "IEEE_INT32"
 
@@ -158,6 +179,60 @@ def fp32_softmax(rows: int = 64, cols: int = 1000, slices: int = 4) -> Kernel:
     return Kernel("softmax", make_args([source.tensor, out.tensor], [1]), tuple(ops), lx_scratch_base=top)
 
 
+def term(dim: str, scale: int = 1, div: int = 1, mod: int = 0, const: int = 0) -> Coord:
+    return Coord((Term(dim, scale, div, mod),), const)
+
+
+ROW, STICK, LANE = term("d0"), term("d1", div=64), term("d1", mod=64)
+
+
+def with_view(device_size: tuple[int, ...], *coords: Coord, base: int = 0) -> Kernel:
+    """add over (64, 256) in 4 slices whose first operand is the given access."""
+    kernel = pointwise_kernel(splits={"d0": 4})
+    op = kernel.ops[0]
+    tensor = Tensor("view", FP16, Space.MEMORY, device_size, base, 0)
+    return replace(kernel, ops=(replace(op, inputs=(Operand(tensor, coords), *op.inputs[1:])),))
+
+
+def one_of_a_batch() -> Kernel:
+    """The second of three row-interleaved matrices times a weight."""
+    kernel = matmul_kernel(16, 64, 128, {"m": 2})
+    op = kernel.ops[0]
+    tensor = Tensor("batch", FP16, Space.MEMORY, (2, 16, 3, 64), 0, 0)
+    view = Operand(tensor, (term("k", div=64), term("m"), Coord((), 1), term("k", mod=64)))
+    return replace(kernel, ops=(replace(op, inputs=(view, op.inputs[1])),))
+
+
+def replicated() -> Kernel:
+    """Two groups of cores each keep a copy of the same rows in their scratchpads."""
+    dims = (Dim("rep", 2, 2, 1), Dim("r", 8, 4, 2), Dim("c", 100))
+    source, copy = memory_tensor("a", (8, 100), 0), lx_tensor("t", (2, 100), 0)
+    return kernel_of("exp", dims, (operand(source, ("r", "c")),), operand(copy, ("r", "c")))
+
+
+def with_scalars(op: str, *values: float) -> Kernel:
+    return pointwise_kernel(op, (5, 100), inputs=1, scalars=[Immediate(v) for v in values])
+
+
+def gather_kernel(count: int, rows: int, columns: int, slices: int) -> Kernel:
+    """out[i, c] = table[index[i], c]."""
+    index = operand(memory_tensor("index", (count,), 0, INT32), ("i",))
+    tensor = memory_tensor("table", (rows, columns), 1)
+    table = Operand(tensor, (term("c", div=64), Coord(index=1), term("c", mod=64)))
+    dims = (Dim("i", count, slices, count // slices if slices > 1 else 0), Dim("c", columns))
+    return kernel_of("gather", dims, (table, index), operand(memory_tensor("out", (count, columns), 2), ("i", "c")))
+
+
+def topk_kernel(op: str, k: int, slices: int) -> Kernel:
+    """The k largest of each of 128 columns of 100 rows."""
+    source = operand(memory_tensor("a", (100, 128), 0), ("r", "c"))
+    out = operand(memory_tensor("b", (k, 128), 1), ("r", "c"))
+    dims = (Dim("r", 100), Dim("c", 128, slices, 128 // slices if slices > 1 else 0))
+    return kernel_of(op, dims, (source,), out, along="r", constants={"k": float(k)})
+
+
+FP8 = "SEN143_FP8"
+
 KERNELS = {
     "dl16tofp32": cast_kernel("dl16tofp32", 64, 256, d0=4),
     "dl16tofp32 of 70": cast_kernel("dl16tofp32", 5, 70),
@@ -199,6 +274,29 @@ KERNELS = {
     "int32 immediate": pointwise_kernel(sizes=(5, 100), inputs=1, format=INT32, scalars=[Immediate(-7, INT32)]),
     "16-bit immediate": pointwise_kernel(sizes=(5, 100), inputs=1, scalars=[Immediate(2.0, FP16)]),
     "fill": fill_kernel(),
+    "uneven rows": pointwise_kernel(sizes=(67, 128), splits={"d0": 4}),
+    "uneven sticks": pointwise_kernel(sizes=(4, 192), splits={"d1": 2}),
+    "uneven K": matmul_kernel(8, 64, 320, {"k": 2}),
+    "uneven sum": reduce_kernel("sum", (67, 320), splits={"d0": 4, "d1": 2}),
+    "empty last slices": pointwise_kernel(sizes=(9, 70), splits={"d0": 8}),
+    "offset rows": with_view((4, 67, 64), STICK, term("d0", const=3), LANE),
+    "offset rows and sticks": with_view((7, 67, 64), term("d1", div=64, const=2), term("d0", const=3), LANE),
+    "second of two": with_view((2, 4, 64, 64), Coord((), 1), STICK, ROW, LANE),
+    "inner of three": with_view((4, 64, 3, 64), STICK, ROW, Coord((), 2), LANE),
+    "every second row": with_view((4, 128, 64), STICK, term("d0", scale=2), LANE),
+    "every second row from the first": with_view((4, 128, 64), STICK, term("d0", scale=2, const=1), LANE),
+    "offset at the end of a pool": with_view((4, 67, 64), STICK, term("d0", const=3), LANE, base=128 * 77),
+    "replicated in LX": replicated(),
+    "one of a batch times a weight": one_of_a_batch(),
+    "clip": with_scalars("clip", -0.5, 0.5),
+    "softplus": with_scalars("softplus", 1.0, 20.0),
+    "fp8 to fp16": pointwise_kernel("convert", (4, 256), inputs=1, format=FP8, out_format=FP16),
+    "fp16 to fp8": pointwise_kernel("convert", (4, 256), {"d0": 2}, inputs=1, format=FP16, out_format=FP8),
+    "gather": gather_kernel(128, 64, 256, 2),
+    "gather of few from many": gather_kernel(3, 100, 70, 1),
+    "gather of many from few": gather_kernel(100, 3, 70, 1),
+    "topkvalue": topk_kernel("topkvalue", 3, 2),
+    "topkindex of one": topk_kernel("topkindex", 1, 1),
     "dims of one element": pointwise_kernel(sizes=(1, 3, 1, 5)),
     "all dims of one element": pointwise_kernel(sizes=(1, 1, 1)),
     "sum to one value": reduce_kernel("sum", (5, 1), ("d0", "d1")),
@@ -328,3 +426,90 @@ def test_name_of_a_scalar_is_its_position() -> None:
 def test_wrong_scalar_is_refused(name: str, message: str) -> None:
     with pytest.raises(InvalidProgram, match=message):
         read_sdsc(renamed_scalar(name))
+
+
+def test_launch_scalars_are_tensors_of_no_dims() -> None:
+    """A bundle has no scalars: scalar i is one more argument, of one value."""
+    kernel = pointwise_kernel("mul", (5, 100), inputs=1, scalars=[LaunchScalar(0)])
+    assert [len(x.args) for x in (kernel, scalars_as_tensors(kernel))] == [2, 3]
+    check(scalars_as_tensors(kernel))
+    assert canonical(read_kernel(files_json(kernel))) == canonical(scalars_as_tensors(kernel))
+    assert dsc(kernel)["labeledDs_"][1]["scale_"] == [-2, -1]
+
+
+def many_arguments() -> Kernel:
+    """Nine arguments: more than there are segments."""
+    names = ("d0", "d1")
+    dims = (Dim("d0", 64, 4, 16), Dim("d1", 256))
+    tensors = [memory_tensor(f"a{i}", (64, 256), i) for i in range(9)]
+    ops = [
+        TileOp(f"add{i}", "add", dims, (operand(tensors[i], names), operand(tensors[i + 1], names)), o, (), ("d0",))
+        for i in range(7)
+        for o in [operand(tensors[8], names)]
+    ]
+    return Kernel("many", make_args(tensors, [8]), tuple(ops))
+
+
+@pytest.mark.parametrize("kernel", [many_arguments(), fp32_softmax(), matmul_kernel(8, 64, 192, {"k": 3})])
+def test_symbolic_addresses_come_back(kernel: Kernel, tmp_path: Path) -> None:
+    files = bundle_files(kernel, symbolic=True)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert canonical(read_bundle(tmp_path)) == canonical(kernel)
+    assert "isStartAddrSymbolic_" in files["sdsc_0.json"] and "input_arg_extract" in files["bundle.mlir"]
+
+
+def test_many_arguments_need_symbols() -> None:
+    assert "input_arg<index>" in bundle_files(many_arguments())["bundle.mlir"]
+    assert "input_arg<index>" not in bundle_files(fp32_softmax())["bundle.mlir"]
+
+
+def loop_kernel(rows: int = 64, slices: int = 4, chunk: int = 4, columns: int = 100) -> Kernel:
+    """exp in chunks of rows into LX, minus a whole slice that is in LX already, and back to memory."""
+    tile = rows // slices
+    dims = (Dim("r", rows, slices, tile, chunk), Dim("c", columns))
+    plain = (Dim("r", rows, slices, tile), dims[1])
+    both = ("r", "c")
+    whole = operand(lx_tensor("whole", (tile, columns), 0), both)
+    part = lx_tensor("part", (chunk, columns), tensor_bytes(whole.tensor))
+    piece = operand(replace(part, chunked=True), both)
+    source, out = (operand(memory_tensor(n, (rows, columns), i), both) for i, n in enumerate(("in", "out")))
+    ops = (
+        TileOp("neg", "neg", plain, (source,), whole, (), ("r",)),
+        TileOp("exp", "exp", dims, (source,), piece, (), ("r",)),
+        TileOp("sub", "sub", dims, (piece, whole), out, (), ("r",)),
+    )
+    args = make_args([source.tensor, out.tensor], [1])
+    top = tensor_bytes(whole.tensor) + tensor_bytes(part)
+    return Kernel("loop", args, ops, loops=(TileLoop(1, 3, -(-tile // chunk)),), lx_scratch_base=top)
+
+
+def card_bytes(kernel: Kernel, sources: list[bytes]) -> list[bytes]:
+    """What the arguments hold after a launch."""
+    card, compiled = _card.Card(), compile_module(emit(kernel))
+    places = []
+    for data, arg in zip(sources, compiled.args, strict=True):
+        size = max(len(data), arg.bytes)
+        places.append((card.allocate(size), size))
+        card.write(places[-1][0], data.ljust(size, b"\0"))
+    card.launch(_card.Program.load(compiled.binary), places)
+    card.synchronize()
+    return [card.read(address, len(data)) for (address, _), data in zip(places, sources, strict=True)]
+
+
+@pytest.mark.parametrize("chunk", [4, 5, 16])
+def test_tile_loop_is_a_file_per_trip(chunk: int) -> None:
+    kernel = loop_kernel(chunk=chunk)
+    plain = without_loops(kernel)
+    assert len(plain.ops) == 1 + 2 * -(-16 // chunk) and bundle_files(plain) == bundle_files(kernel)
+    back = read_kernel(files_json(plain))
+    assert canonical(back) == canonical(plain)
+    sources = [np.random.default_rng(1).integers(0x3C00, 0x4000, 2 * 64 * 64, dtype=np.uint16).tobytes()] * 2
+    assert card_bytes(kernel, sources) == card_bytes(back, sources)
+
+
+def test_tile_loop_over_uneven_slices_says_so() -> None:
+    kernel = loop_kernel()
+    ops = [replace(op, dims=(replace(op.dims[0], size=63), op.dims[1])) for op in kernel.ops]
+    with pytest.raises(NotExpressible, match="slices are not alike"):
+        bundle_files(replace(kernel, ops=tuple(ops)))

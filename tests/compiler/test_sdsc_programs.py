@@ -27,12 +27,12 @@ KERNELS = test_sdsc_roundtrip.KERNELS | test_sdsc_forms.KERNELS
 def program(kernel: Kernel) -> tuple[Any, ...]:
     """What the card sees of a kernel, without origins and without argument sizes: the bundle has those it touches."""
     found = decode(compile_module(emit(kernel)).binary)
-    instructions = [_normal(i) for i in found.instructions]
+    instructions = [normal(i) for i in found.instructions]
     access = [a.access for a in found.args]
     return (instructions, access, found.scalars, found.registers, found.cores, found.lx_bytes, found.constants)
 
 
-def _normal(instruction: asm.Instruction) -> asm.Instruction:
+def normal(instruction: asm.Instruction) -> asm.Instruction:
     """No origin, and no strides along dims of one element: they address nothing."""
     changes: dict[str, Any] = {"origin": None}
     single = [d.cap == 1 for d in getattr(instruction, "dims", ())]

@@ -39,7 +39,7 @@ SEGMENT = 16 << 30
 
 def files_json(kernel: Kernel) -> list[Any]:
     files = bundle_files(kernel)
-    return [json.loads(files[f"sdsc_{i}.json"]) for i in range(len(kernel.ops))]
+    return [json.loads(files[f"sdsc_{i}.json"]) for i in range(len(files) - 1)]
 
 
 def dsc(kernel: Kernel, index: int = 0) -> Any:
@@ -74,6 +74,8 @@ def check(kernel: Kernel) -> None:
     for op, file in zip(kernel.ops, files, strict=True):
         nodes = next(iter(next(iter(file.values()))["dscs_"][0].values()))["scheduleTree_"]
         tensors = [x for x in (*op.inputs, op.output) if isinstance(x, Operand)]
+        if op.op == "gather":
+            tensors = [*tensors[1:-1], tensors[0], tensors[-1]]  # index tensors come first
         for accessed, node in zip(tensors, nodes, strict=True):
             starts = node["startAddressCoreCorelet_"]["data_"]
             assert [int(v) for v in starts.values()] == [core_start(op, accessed, c) for c in range(op.cores)]
@@ -176,7 +178,8 @@ def test_read_is_the_inverse_of_write(name: str) -> None:
 
 
 # Tensors whose layout has a device dim of size 1 for a broadcast dim: it has no address, so it does not come back.
-UNIT_DIMS = {"row broadcast", "0-d operand", "sum of rows", "min over two dims"}
+# And a part of a longer tensor: where in it the part starts, a file does not say.
+UNIT_DIMS = {"row broadcast", "0-d operand", "sum of rows", "min over two dims", "longer tensor"}
 
 
 @pytest.mark.parametrize("name", [n for n in KERNELS if n not in UNIT_DIMS])

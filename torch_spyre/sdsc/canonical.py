@@ -32,7 +32,7 @@ from torch_spyre.ktir.tileops import (
     TileOp,
 )
 from torch_spyre.sdsc import vocabulary as voc
-from torch_spyre.sdsc.access import places, term_range
+from torch_spyre.sdsc.access import at_first_element, places, term_range
 from torch_spyre.sdsc.formats import encode, word_bytes
 
 
@@ -40,7 +40,8 @@ def canonical(kernel: Kernel) -> Kernel:
     """Two kernels with equal canonical forms touch the same bytes in the same way on the same cores."""
     ops = tuple(_canonical_op(op) for op in kernel.ops)
     args = tuple(KernelArg("", size, access, "") for size, access in argument_use(kernel.ops))
-    return Kernel("", args, ops, kernel.scalars, max((op.cores for op in ops), default=1), lx_bytes(kernel.ops))
+    cores = max((op.cores for op in ops), default=1)
+    return Kernel("", args, ops, kernel.scalars, cores, kernel.loops, lx_bytes(kernel.ops))
 
 
 def argument_use(ops: Sequence[TileOp]) -> list[tuple[int, Access]]:
@@ -56,10 +57,9 @@ def argument_use(ops: Sequence[TileOp]) -> list[tuple[int, Access]]:
 
 
 def lx_bytes(ops: Sequence[TileOp]) -> int:
-    """Scratchpad bytes that planned tensors reach up to."""
-    tensors = [o.tensor for op in ops for o in (*op.inputs, op.output) if isinstance(o, Operand)]
-    ends = [t.base + t.elements * word_bytes(t.format) for t in tensors if t.space is Space.LX]
-    return max(ends, default=0)
+    """Scratchpad bytes that ops touch, from its start, in whole sticks."""
+    found = [(op, o) for op in ops for o in (*op.inputs, op.output) if isinstance(o, Operand)]
+    return max((_end_byte(op, o) for op, o in found if o.tensor.space is Space.LX), default=0)
 
 
 def _end_byte(op: TileOp, operand: Operand | LinearOperand) -> int:
@@ -67,7 +67,8 @@ def _end_byte(op: TileOp, operand: Operand | LinearOperand) -> int:
     if isinstance(operand, Operand):
         last, stride = 0, 1
         for size, coord in reversed(list(zip(tensor.device_size, operand.coords, strict=True))):
-            last += stride * (coord.const + sum(t.scale * (term_range(op, tensor, t) - 1) for t in coord.terms))
+            reach = sum(t.scale * (term_range(op, tensor, t) - 1) for t in coord.terms)
+            last += stride * (coord.const + reach if coord.index < 0 else size - 1)
             stride *= size
     end = tensor.base + (last + 1) * word_bytes(tensor.format)
     return -(-end // STICK_BYTES) * STICK_BYTES
@@ -76,7 +77,7 @@ def _end_byte(op: TileOp, operand: Operand | LinearOperand) -> int:
 def _canonical_op(op: TileOp) -> TileOp:
     matmul = opfuncs.lookup(op.op).kind == opfuncs.MATMUL
     fixed = {d.name for d in op.dims[-3:]} if matmul else set()
-    kept = [d for d in op.dims if d.size > 1 or d.name in fixed]
+    kept = [d for d in op.dims if d.size > 1 or d.slices > 1 or d.name in fixed]
     names = {d.name: f"d{i}" for i, d in enumerate(kept)}
     output = _canonical_operand(op, op.output, names)
     assert isinstance(output, Operand | LinearOperand)
@@ -84,13 +85,14 @@ def _canonical_op(op: TileOp) -> TileOp:
         op,
         name="",
         op=_canonical_name(op),
-        dims=tuple(Dim(names[d.name], d.size, d.slices, d.extent if d.slices > 1 else 0) for d in kept),
+        dims=tuple(Dim(names[d.name], d.size, d.slices, d.extent if d.slices > 1 else 0, d.chunk) for d in kept),
         inputs=tuple(_canonical_operand(op, i, names) for i in op.inputs),
         output=output,
         reduced=tuple(names[d.name] for d in kept if d.name in op.reduced),
         core_order=tuple(names[d] for d in op.core_order if op.dim(d).slices > 1),
         constants={n: struct.unpack("<f", struct.pack("<f", v))[0] for n, v in op.constants.items()},
         origin="",
+        along=names.get(op.along, ""),
     )
 
 
@@ -104,16 +106,22 @@ def _canonical_operand(op: TileOp, operand: Input, names: dict[str, str]) -> Inp
         return Immediate(_immediate_bits(operand), operand.format)
     if not isinstance(operand, Operand):
         return operand
+    if all(coord.index < 0 for coord in operand.coords):
+        operand = at_first_element(operand)
     tensor = operand.tensor
     parts: list[tuple[int, Coord]] = []
     for size, coord in zip(tensor.device_size, operand.coords, strict=True):
         terms = [_canonical_term(t, op, names) for t in coord.terms if term_range(op, tensor, t) > 1]
-        digits = places(terms, size) if not coord.const else None
+        digits = places(terms, size) if coord.index < 0 else None
         if digits is None:
-            parts.append((size, Coord(tuple(sorted(terms, key=lambda t: (t.scale, t.dim, t.div))), coord.const)))
+            parts.append(
+                (size, Coord(tuple(sorted(terms, key=lambda t: (t.scale, t.dim, t.div))), coord.const, coord.index))
+            )
         else:
             parts += [(n, Coord((replace(t, scale=1),) if t is not None else ())) for t, n in reversed(digits)]
     parts = [(size, coord) for size, coord in parts if size > 1]
+    while parts and parts[0][1] == Coord():
+        del parts[0]  # places outside all others change no stride
     arg = tensor.arg if tensor.space is Space.MEMORY else -1
     sizes = tuple(size for size, _ in parts)
     return Operand(Tensor("", tensor.format, tensor.space, sizes, tensor.base, arg), tuple(c for _, c in parts))
