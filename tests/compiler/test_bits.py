@@ -11,7 +11,7 @@ from torch_spyre._inductor.planner import Plan
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.backend.decoder import decode
 from torch_spyre.ktir.emit import emit
-from torch_spyre.sdsc.reader import read_bundle
+from torch_spyre.sdsc import read_bundle
 from torch_spyre.sdsc.writer import write_bundle
 
 

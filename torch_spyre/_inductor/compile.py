@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch_spyre import knobs
 from torch_spyre._inductor import inspect
 from torch_spyre._inductor.planner import InputSpec, Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph, Layout
 from torch_spyre.backend.assembler import Program
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.backend.isa import ScalarKind
+from torch_spyre.errors import InvalidProgram
 from torch_spyre.ktir.emit import emit
 from torch_spyre.perf.timeline import estimate
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec
@@ -19,12 +21,26 @@ from torch_spyre.runtime.cache import CachedKernel, OutputSpec
 
 def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> CachedKernel:
     graph = Graph.from_json(graph_json)
-    specs = [InputSpec(Layout(*d[:3]), d[3]) if d else InputSpec(None) for d in inputs]
-    planned = plan(graph, specs)
-    module = emit(planned.kernel)
-    program = compile_module(module, duration_ns=_duration_ns)
+    specs = [InputSpec(Layout(*d[:3]), *d[3:]) if d else InputSpec(None) for d in inputs]
+    planned, module, program = _fitting(graph, specs)
     inspect.record(graph_json, planned, module, program)
     return _cached(planned, program.binary)
+
+
+def _fitting(graph: Graph, specs: Sequence[InputSpec]) -> tuple[Plan, Any, Any]:
+    """Plan, module and program. Where the back end needs more of LX than its share, the plan gets less of it."""
+    shares = [knobs.get("dxp_lx_frac_avail"), 0.4, 0.6, 0.8, 1.0]
+    for share in sorted(s for s in shares if s >= shares[0]):
+        try:
+            with knobs.patch(dxp_lx_frac_avail=share):
+                planned = plan(graph, specs)
+            module = emit(planned.kernel)
+            return planned, module, compile_module(module, duration_ns=_duration_ns)
+        except InvalidProgram as error:
+            if "bytes of LX" not in str(error):
+                raise
+            overflow = error
+    raise overflow
 
 
 def _duration_ns(program: Program) -> int:

@@ -29,6 +29,9 @@ bundle_symbolic_args: bool = knobs.from_env("bundle_symbolic_args")
 unroll_loops: bool = knobs.from_env("unroll_loops")
 layout_solver: str = knobs.from_env("layout_solver")
 
+# Hints of the function that is being compiled: Inductor's cache does not see the annotations that carry them.
+_active_hints: str = ""
+
 # Inductor's own cache holds our TileGraphs: they must not outlive the compiler that built them.
 _compiler_fingerprint: str = _cache.compiler_fingerprint()
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch_spyre import knobs
-from torch_spyre._inductor.planner import Plan
 from torch_spyre.errors import NotExpressible
+
+if TYPE_CHECKING:  # a process that finds its programs in the cache never imports the planner
+    from torch_spyre._inductor.planner import Plan
 
 _records: list[KernelRecord] = []
 _recording = False
@@ -51,8 +53,9 @@ class KernelRecord:
 
 
 def start() -> None:
-    """Keep records of all kernels compiled from now on."""
+    """Keep records of all kernels compiled from now on; those of an earlier recording are forgotten."""
     global _recording
+    _records.clear()
     _recording = True
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torch_spyre import _C
+from torch_spyre._inductor import hints
 from torch_spyre.runtime import cache
 
 
@@ -51,12 +52,18 @@ def to_launch_plan(found: cache.CachedKernel) -> Any:
         for o in found.outputs
     ]
     program = _C.Program.load(found.program)
-    return _C.LaunchPlan(program, list(found.bindings), outputs, found.pool_bytes, [], list(found.scalars))
+    scalars = list(found.scalars)
+    return _C.LaunchPlan(program, list(found.bindings), outputs, found.pool_bytes, [], scalars, found.name)
 
 
 def _describe(x: Any) -> tuple[Any, ...]:
-    """One input as planning and the cache key see it: (device_size, stride_map, format, offset), () for a scalar."""
+    """One input as planning and the cache key see it: (device_size, stride_map, format, offset), () for a scalar.
+
+    The names that a user gave to its dims follow, if there are any.
+    """
     if not isinstance(x, torch.Tensor) or x.device.type == "cpu":
         return ()
     layout = _C.get_spyre_tensor_layout(x)
-    return tuple(layout.device_size), tuple(layout.stride_map), layout.device_dtype.name, x.storage_offset()
+    names = hints.names_of(x)
+    known = (tuple(layout.device_size), tuple(layout.stride_map), layout.device_dtype.name, x.storage_offset())
+    return (*known, names) if names else known

@@ -13,50 +13,34 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
-from torch._inductor.lowering import lowerings, make_pointwise, promote_constants, transform_args
+from torch._inductor.lowering import lowerings, make_pointwise, promote_constants, register_lowering, transform_args
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre._inductor import lowering_functions, lowering_moves, lowering_order
+from torch_spyre._inductor.guards import guarded, wrapped
 from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ops import custom
 
 aten = torch.ops.aten
+REDUCTIONS = (
+    aten.sum, aten.amax, aten.amin, aten.max, aten.min, aten.mean, aten.prod, aten.any, aten.all, aten.argmax,
+    aten.argmin,
+)  # fmt: skip
 
 
-def _on_spyre(x: Any) -> bool:
-    device = x.get_device() if isinstance(x, ir.TensorBox) else None
-    return device is not None and device.type == DEVICE_NAME
-
-
-def _guarded(op: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a lowering for tensors on spyre in front of the present one."""
-
-    def register(ours: Callable[..., Any]) -> Callable[..., Any]:
-        overloads = [op, *(getattr(op, name) for name in op.overloads())] if hasattr(op, "overloads") else [op]
-        for overload in overloads:
-            previous = lowerings.get(overload)
-            if previous is None:
-                continue
-
-            def lower(*args: Any, _previous: Callable[..., Any] = previous, **kwargs: Any) -> Any:
-                return (ours if any(_on_spyre(a) for a in args) else _previous)(*args, **kwargs)
-
-            lowerings[overload] = lower
-        return ours
-
-    return register
-
-
-def _dot(a: ir.TensorBox, b: ir.TensorBox) -> ir.TensorBox:
+def _dot(a: ir.TensorBox, b: ir.TensorBox, dtype: torch.dtype | None = None) -> ir.TensorBox:
     """Batched matrix product as one reduction whose body is `ops.dot` of two plain loads."""
+    dtype = dtype or a.get_dtype()
     if a.get_dtype() != b.get_dtype():
         raise UnsupportedOp(f"matmul of {a.get_dtype()} and {b.get_dtype()}: convert one operand first")
     *batch, m, k = a.get_size()
     n = b.get_size()[-1]
     if k == 0:
-        return lowerings[aten.full.default]([*batch, m, n], 0, dtype=a.get_dtype(), device=a.get_device())
-    a.realize()
-    b.realize()
+        return lowerings[aten.full.default]([*batch, m, n], 0, dtype=dtype, device=a.get_device())
+    for x in (a, b):
+        if not _is_copy(x):
+            x.realize()
     load_a, load_b = a.make_loader(), b.make_loader()
 
     def inner(index: Sequence[Any], rindex: Sequence[Any]) -> Any:
@@ -67,7 +51,7 @@ def _dot(a: ir.TensorBox, b: ir.TensorBox) -> ir.TensorBox:
     product = ir.TensorBox.create(
         ir.Reduction(
             device=a.get_device(),
-            dtype=a.get_dtype(),
+            dtype=dtype,
             inner_fn=inner,
             ranges=[*batch, m, n],
             reduction_ranges=[k],
@@ -80,6 +64,14 @@ def _dot(a: ir.TensorBox, b: ir.TensorBox) -> ir.TensorBox:
     return product
 
 
+def _is_copy(x: ir.TensorBox) -> bool:
+    """Elements of one buffer in another order or repeated: the product reads them where they are."""
+    node: Any = x
+    while isinstance(node, (ir.TensorBox, ir.StorageBox, ir.BaseView)):
+        node = node.data
+    return isinstance(node, ir.Pointwise) and set(node.inner_fn_opcount().used_ops) == {"load"}
+
+
 def _divide(a: Any, b: Any) -> Any:
     """A true division. Inductor multiplies by the reciprocal of a constant, which rounds differently from eager."""
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
@@ -87,60 +79,60 @@ def _divide(a: Any, b: Any) -> Any:
     return make_pointwise(ops.truediv)(*promote_constants(args, type_promotion_kind=kind))
 
 
-def _scatter_through_view(view: Any) -> Callable[..., Any]:
-    """x with a view of it replaced by src: a copy of x, and src copied into the view. Inductor would mask instead."""
-
-    def scatter(x: ir.TensorBox, src: ir.TensorBox, *place: Any, **named: Any) -> ir.TensorBox:
-        whole = lowerings[aten.clone.default](x)
-        whole.realize()
-        lowerings[aten.copy_.default](lowerings[view](whole, *place, **named), src)
-        return whole
-
-    return scatter
-
-
 def _check_inner(a: ir.TensorBox, b: ir.TensorBox) -> None:
     V.graph.sizevars.check_equals(a.get_size()[-1], b.get_size()[-2])
 
 
-def _keep_reduction(op: Any) -> None:
-    """Inductor unrolls short reductions into adds, which would round at every step: keep them reductions."""
-    overloads = [getattr(op, name) for name in op.overloads() if getattr(op, name) in lowerings]
-    originals = {overload: lowerings[overload] for overload in overloads}
+def _with_config(**values: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A lowering under other values of Inductor's config."""
 
-    for overload, original in originals.items():
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            with inductor_config.patch(values):
+                return original(*args, **kwargs)
 
-        def lower(*args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
-            if not any(_on_spyre(a) for a in args):
-                return _original(*args, **kwargs)
-            with inductor_config.patch(unroll_reductions_threshold=1):
-                return _original(*args, **kwargs)
+        return lower
 
-        lowerings[overload] = lower
+    return around
 
 
 def register() -> None:
     """Installs the lowerings; called once, when Inductor first asks for the device."""
-    for reduction in (aten.sum, aten.amax, aten.amin, aten.max, aten.min, aten.mean, aten.prod, aten.any, aten.all):
-        _keep_reduction(reduction)
+    # Inductor unrolls short reductions into adds, which would round at every step: keep them reductions.
+    for reduction in REDUCTIONS:
+        wrapped(reduction, _with_config(unroll_reductions_threshold=1))
+    # The mean, then the mean square of the differences: as exact as Welford's and made of sums.
+    for variance in (aten.var, aten.var_mean):
+        wrapped(variance, _with_config(unroll_reductions_threshold=1, **{"mtia.disable_welford_reduction": True}))
 
     for division in (aten.div.Tensor, aten.true_divide):
-        _guarded(division)(_divide)
+        guarded(division)(_divide)
 
-    for scatter, view in ((aten.slice_scatter, aten.slice.Tensor), (aten.select_scatter, aten.select.int)):
-        _guarded(scatter)(_scatter_through_view(view))
+    for part in (lowering_moves, lowering_order, lowering_functions):
+        part.register()
 
-    @_guarded(aten.mm)
+    @guarded(aten.mm)
     def mm(a: ir.TensorBox, b: ir.TensorBox, **kwargs: Any) -> ir.TensorBox:
         _check_inner(a, b)
         return _dot(a, b)
 
-    @_guarded(aten.bmm)
+    @guarded(aten.bmm)
     def bmm(a: ir.TensorBox, b: ir.TensorBox, **kwargs: Any) -> ir.TensorBox:
         _check_inner(a, b)
         return _dot(a, b)
 
-    @_guarded(aten.addmm)
+    @register_lowering(custom.matmul, type_promotion_kind=None)
+    def matmul(a: ir.TensorBox, b: ir.TensorBox, out_dtype: torch.dtype | None = None) -> ir.TensorBox:
+        _check_inner(a, b)
+        sizes = [x.get_size() for x in (a, b)]
+        batch = torch.broadcast_shapes(*([int(V.graph.sizevars.guard_int(n)) for n in s[:-2]] for s in sizes))
+        expand = lowerings[aten.expand.default]
+        for x in (a, b):  # before it becomes a view of something larger
+            if not _is_copy(x):
+                x.realize()
+        return _dot(expand(a, [*batch, *sizes[0][-2:]]), expand(b, [*batch, *sizes[1][-2:]]), out_dtype)
+
+    @guarded(aten.addmm)
     def addmm(bias: Any, a: ir.TensorBox, b: ir.TensorBox, *, beta: Any = 1, alpha: Any = 1, **kwargs: Any) -> Any:
         product = lowerings[aten.mm.default](a, b)
         if alpha != 1:

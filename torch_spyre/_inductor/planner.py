@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_spyre import knobs
-from torch_spyre._inductor.passes import division, layouts, pool, scratchpad
+from torch_spyre._inductor.passes import dedup, hinted, layouts, pool, residency, views
 from torch_spyre._inductor.passes.coordinates import rewrite_index
-from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node
+from torch_spyre._inductor.passes.matmul_dims import normalised
+from torch_spyre._inductor.passes.placement import loop_bounds
+from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node, Position
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ktir.tileops import (
@@ -27,12 +29,14 @@ from torch_spyre.ktir.tileops import (
     LaunchScalar,
     LinearOperand,
     Operand,
+    Positions,
     Space,
     Tensor,
+    TileLoop,
     TileOp,
 )
 
-PASSES = (layouts, division, scratchpad, pool)
+PASSES = (dedup, views, hinted, layouts, residency, pool)
 COMPUTED = (
     "SEN169_FP16",
     "IEEE_FP32",
@@ -51,6 +55,7 @@ class InputSpec:
 
     layout: Layout | None
     offset: int = 0
+    names: tuple[str, ...] = ()  # of the dims, where the user named them
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def plan(graph: Graph, inputs: Sequence[InputSpec]) -> Plan:
     graph = copy.deepcopy(graph)
     for name, spec in zip(graph.inputs, inputs, strict=True):
         buffer = graph.buffers[name]
-        buffer.layout, buffer.offset = spec.layout, spec.offset
+        buffer.layout, buffer.offset, buffer.names = spec.layout, spec.offset, spec.names
         if spec.layout is None and buffer.kind != "scalar":
             raise UnsupportedOp(f"input {name} of {graph.name} has no device layout: it is not on the card")
         if spec.layout is not None and spec.layout.format not in COMPUTED:
@@ -84,7 +89,11 @@ def plan(graph: Graph, inputs: Sequence[InputSpec]) -> Plan:
 
 def explain(graph: Graph) -> list[str]:
     """Every pass's own account of what it chose."""
-    return [f"{stage.__name__.rsplit('.', 1)[-1]}: {line}" for stage in PASSES for line in stage.explain(graph)]
+    lines = []
+    for stage in PASSES:
+        name = stage.__name__.rsplit(".", 1)[-1]
+        lines += [line if stage is residency else f"{name}: {line}" for line in stage.explain(graph)]
+    return lines
 
 
 class _Finalizer:
@@ -108,10 +117,18 @@ class _Finalizer:
             ops,
             scalars=tuple("IEEE_FP32" if kind == "f" else "IEEE_INT32" for _, kind in self.scalars),
             cores=knobs.get("sencores"),
+            loops=self._loops(),
             lx_scratch_base=self._lx_top(),
         )
         outputs = tuple(self.graph.buffers[n] for n in self.fresh)
         return Plan(kernel, self.graph, tuple(self.bindings), tuple(self.scalars), outputs, pool.pool_bytes(self.graph))
+
+    def _loops(self) -> tuple[TileLoop, ...]:
+        loops = []
+        for begin, end in loop_bounds(self.graph.nodes).values():
+            dim = next(d for d in self.graph.nodes[begin].tiles if d.chunk)
+            loops.append(TileLoop(begin, end + 1, -(-dim.extent // dim.chunk)))
+        return tuple(loops)
 
     def _number(self) -> None:
         written = {n.output.buffer for n in self.graph.nodes}
@@ -154,7 +171,7 @@ class _Finalizer:
         b = self.graph.buffers[name]
         assert b.layout is not None
         if b.placement == "lx":
-            return Tensor(name, b.layout.format, Space.LX, b.local_size, b.address)
+            return Tensor(name, b.layout.format, Space.LX, b.local_size, b.address, chunked=b.chunked)
         if name in self.arg_of:
             return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, 0, self.arg_of[name])
         return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, b.address, self.pool)
@@ -176,6 +193,9 @@ class _Finalizer:
             if isinstance(value, Const):
                 inputs.append(Immediate(value.value, "IEEE_INT32" if "int" in value.dtype else "IEEE_FP32"))
                 continue
+            if isinstance(value, Position):
+                inputs.append(Positions(rewrite_index(node, value.index)))
+                continue
             coords = next(accesses)
             if value.buffer in self.scalar_of:
                 index = self.scalar_of[value.buffer]
@@ -183,7 +203,7 @@ class _Finalizer:
             else:
                 inputs.append(self._access(node, value, coords))
         output = self._access(node, node.output, next(accesses))
-        return TileOp(
+        op = TileOp(
             node.name,
             node.op,
             node.tiles,
@@ -193,4 +213,6 @@ class _Finalizer:
             node.core_order,
             node.constants,
             node.origin,
+            node.along,
         )
+        return normalised(op) if op.op == "batchmatmul" else op

@@ -14,6 +14,7 @@ from torch_spyre._inductor import config, lowering, patches
 from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
 from torch_spyre._inductor.interface import SpyreInterface
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.ops import decompositions
 
 Scheduling = SpyreScheduling
 PythonWrapperCodegen = SpyreWrapperCodegen
@@ -32,6 +33,7 @@ def _register() -> None:
     register_interface_for_device(DEVICE_NAME, SpyreInterface)
     register_device_op_overrides(DEVICE_NAME, SpyreDeviceOpOverrides())
     lowering.register()
+    decompositions.register()
     patches.apply()
 
 

@@ -22,9 +22,11 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_spyre._inductor.tilegraph.graph import Graph
-from torch_spyre.errors import InvalidArgument, UnsupportedOp
+from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ops.operators import reason
 
 _THREAD = "spyre-eager-compile"
+_compiling: list[Any] = []  # ops, the innermost last
 
 
 def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -36,6 +38,9 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if op is torch.ops.aten.as_strided_.default:
         return "result", _as_strided_(*args, **kwargs)
     _check_dtypes(op, args)
+    if threading.current_thread().name == _THREAD and op in _compiling:
+        # The trace calls the op on real tensors, because it does not know what the op returns.
+        raise _unsupported(op, "PyTorch has no abstract form of it")
     outcome: list[Any] = []
 
     def work() -> None:
@@ -45,9 +50,11 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             outcome.append((False, error))
 
     with _one_at_a_time():
+        _compiling.append(op)
         thread = threading.Thread(target=work, name=_THREAD)
         thread.start()
         thread.join()
+        _compiling.pop()
     good, value = outcome[0]
     if good:
         return value
@@ -104,7 +111,6 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     positions = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
     tensors = [flat[i] for i in positions]
     mutated = _mutated_returns(op, args, kwargs, tensors)
-    _check_overlap(op, mutated, tensors)
     traced = _trace(op, _functional(op, flat, spec, positions), tensors)
     _check_sizes(traced, tensors)
     graph, inputs, outputs = _lower(traced, op, mutated)
@@ -119,29 +125,6 @@ def _check_sizes(traced: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) 
     for node in traced.graph.nodes:
         if node.target in resizes and node.args[0] in placeholders:
             raise _Resize(tensors[placeholders.index(node.args[0])], node.args[1])
-
-
-def _check_overlap(op: Any, mutated: Sequence[int | None], tensors: Sequence[torch.Tensor]) -> None:
-    """As PyTorch does elsewhere: a tensor may be written over itself, but not over a part of another operand."""
-    for position in mutated:
-        if position is None:
-            continue
-        for i, x in enumerate(tensors):
-            if i != position and _overlap_in_part(tensors[position], x):
-                raise InvalidArgument(
-                    f"{op}: the written tensor {list(tensors[position].shape)} and the operand {list(x.shape)} share "
-                    "some elements of one storage; use .clone() on the operand"
-                )
-
-
-def _overlap_in_part(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """PyTorch's own rule: decided for dense tensors only."""
-    if a.device != b.device or a.untyped_storage()._cdata != b.untyped_storage()._cdata or a.is_set_to(b):
-        return False
-    if not (a.numel() and b.numel() and all(torch.ops.aten.is_non_overlapping_and_dense(x) for x in (a, b))):
-        return False
-    first_a, first_b = a.storage_offset(), b.storage_offset()
-    return first_a < first_b + b.numel() and first_b < first_a + a.numel()
 
 
 def _scalar_tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -168,19 +151,54 @@ def _scalar_tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tup
     return values, named
 
 
+def _running_extreme(op: Any) -> Callable[..., None]:
+    def call(x: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, dim: int) -> None:
+        value, index = op(x, dim)
+        values.copy_(value)
+        indices.copy_(index)
+
+    return call
+
+
+def _convolution_gradients(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
+    *form, mask = rest
+    return torch.ops.aten.convolution_backward(grad, x, weight, [grad.shape[1]], *form, mask)
+
+
+# Ops that only the dispatcher calls, by what they do in terms that the compiler knows.
+_PUBLIC: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._copy_from.default: lambda source, target, non_blocking=False: target.copy_(source),
+    torch.ops.aten._index_put_impl_.default: lambda x, indices, values, accumulate=False, unsafe=False: x.index_put_(
+        indices, values, accumulate
+    ),
+    torch.ops.aten.convolution_overrideable.default: torch.ops.aten.convolution.default,
+    torch.ops.aten.convolution_backward_overrideable.default: _convolution_gradients,
+    torch.ops.aten._cummax_helper.default: _running_extreme(torch.ops.aten.cummax.default),
+    torch.ops.aten._cummin_helper.default: _running_extreme(torch.ops.aten.cummin.default),
+}
+
+
 def _functional(op: Any, flat: list[Any], spec: Any, positions: list[int]) -> Callable[..., Any]:
     """The call as a function of its tensors alone."""
-    if op is torch.ops.aten._copy_from.default:
-        return lambda source, target: target.copy_(source)
+    op = _PUBLIC.get(op, op)
 
     def call(*tensors: torch.Tensor) -> Any:
         values = list(flat)
         for i, t in zip(positions, tensors, strict=True):
             values[i] = t
         args, kwargs = tree_unflatten(values, spec)
-        return op(*args, **kwargs)
+        return _present(op(*args, **kwargs), tensors)
 
     return call
+
+
+def _present(result: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """A plan has no place for a result that is not there: an empty one stands for a gradient nobody asked for."""
+    if result is None:
+        return ()
+    if isinstance(result, tuple) and any(r is None for r in result):
+        return tuple(tensors[0].new_empty(0) if r is None else r for r in result)
+    return result
 
 
 @functools.cache
@@ -202,6 +220,8 @@ def _trace(op: Any, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -
     )
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    from torch_spyre._inductor import registration  # noqa: F401  (registers decompositions and lowerings)
+
     # The signature does not say which arguments are one tensor, so the trace must not know either: a * a and a * b
     # share a plan. Hence new fakes instead of conversions, which would keep identity and aliasing.
     try:
@@ -221,7 +241,6 @@ def _lower(
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
-    from torch_spyre._inductor import registration  # noqa: F401  (registers lowerings)
     from torch_spyre._inductor.codegen import graph_buffer
     from torch_spyre._inductor.tilegraph.build import Builder
 
@@ -235,7 +254,7 @@ def _lower(
         builder = Builder(f"eager_{op.name().split('::')[-1].replace('.', '_')}", graph_buffer)
         for operation in lowering.operations:
             if not isinstance(operation, ir.ComputedBuffer):
-                raise _unsupported(op, type(operation).__name__)
+                raise _unsupported(op, reason(op._schema.name.split("::")[-1]) or type(operation).__name__)
             builder.add_computed(operation)
         if [str(r.type) for r in op._schema.returns] == ["List[Tensor]"]:  # as many as there are, all new
             mutated = [None] * len(lowering.graph_outputs)

@@ -112,6 +112,16 @@ def compile_or_run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return "result", _run(op, *whole, reason)
 
 
+def hide_from_dynamo(entry: Callable[..., Any]) -> None:
+    """After a graph break Dynamo would trace the compiler itself: this function and all it calls run as they are."""
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(entry.__code__, frames._FrameExecStrategy(skip, skip))
+
+
+hide_from_dynamo(compile_or_run)
+
+
 def _enabled() -> bool:
     return bool(knobs.get("fallback")) and not _off.get()
 

@@ -113,6 +113,8 @@ def _pieces(dim: str, size: int, cuts: list[int]) -> list[tuple[str, int, int]]:
 
 
 def _rewrite(coord: Coord, pieces: dict[str, list[tuple[str, int, int]]]) -> Coord:
+    if coord.index >= 0:
+        return coord
     terms: list[Term] = []
     for t in coord.terms:
         low, high = t.div, t.div * t.mod if t.mod else None

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work division: cuts each node's iteration space into slices, one per core.
 
-Slices are whole sticks and even (the same number of sticks everywhere). A node first tries the split of the producer
-of its largest operand, so that the hand-over can stay in the scratchpad; else it spreads its largest dims, and a
-matmul balances rows against columns. Reduced dims are not split here: partial sums over the ring never pay below the
-span limit.
+Two plans are made and the cheaper one is kept. The greedy one goes node by node: the split of the producer of the
+largest operand, so that the hand-over can stay in the scratchpad, else the largest dims in even slices; a matmul
+balances rows against columns. The joint one (`joint_division`) searches over all nodes together.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch_spyre import knobs
+from torch_spyre._inductor.passes import candidates, joint_division, scratchpad
+from torch_spyre._inductor.passes.candidates import granularity
+from torch_spyre._inductor.passes.cost import NodeCost
+from torch_spyre._inductor.passes.hinted import asked_split
+from torch_spyre._inductor.passes.ownership import Split as Pieces
+from torch_spyre._inductor.passes.ownership import apply, split_of
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
 from torch_spyre.ktir.tileops import Coord, Dim
 
@@ -20,8 +27,66 @@ Split = dict[str, int]  # dim -> number of slices
 Slices = dict[str, tuple[int, int]]  # dim -> (number of slices, elements in each)
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: Graph, trust_loops: bool = False) -> None:
+    """Chooses the splits. With `trust_loops`, temporaries larger than LX may stay there, chunk by chunk."""
     cores = knobs.get("sencores")
+    greedy(graph, cores)
+    asked = _asked(graph, cores)
+    if asked:
+        for i, split in asked.items():
+            apply(graph.nodes[i], split)
+    elif len(graph.nodes) == 1:
+        _alone(graph, graph.nodes[0], cores)
+        return
+    room = scratchpad.capacity() * (joint_division.ROOMY if trust_loops else 1)
+    problem = joint_division.Problem(graph, cores, room)
+    before = [split_of(n) for n in graph.nodes]
+    joint, chosen = _joint(problem, before, asked)
+    if joint < joint_division.price(problem, before):
+        for node, split in zip(graph.nodes, chosen, strict=True):
+            apply(node, split)
+
+
+def _alone(graph: Graph, node: Node, cores: int) -> None:
+    """One node, as in eager execution: the cheapest of its own splits."""
+    cost = NodeCost(graph, node)
+    splits = candidates.alone(node, granularity(graph, node), cores)
+    apply(node, candidates.best((*splits, split_of(node)), cost, 1)[0])
+
+
+def _asked(graph: Graph, cores: int) -> dict[int, Pieces]:
+    """Splits that hints demand."""
+    if knobs.get("ignore_work_division_hints"):
+        return {}
+    found = {i: asked_split(graph, n, cores) for i, n in enumerate(graph.nodes) if n.hints}
+    return {i: split for i, split in found.items() if split is not None}
+
+
+def _joint(
+    problem: joint_division.Problem, before: Sequence[Pieces], asked: Mapping[int, Pieces]
+) -> tuple[float, list[Pieces]]:
+    sets = joint_division.all_candidates(problem, asked)
+    for known, split in zip(sets, before, strict=True):
+        if split not in known:
+            known.append(split)
+    return joint_division.search(problem, sets)
+
+
+def compare(graph: Graph) -> tuple[float, float]:
+    """Prices in nanoseconds of the greedy division and of the chosen one, for a planned graph that stays as it is."""
+    graph = copy.deepcopy(graph)
+    for node in graph.nodes:
+        apply(node, ())
+    cores = knobs.get("sencores")
+    greedy(graph, cores)
+    problem = joint_division.Problem(graph, cores, scratchpad.capacity())
+    before = [split_of(n) for n in graph.nodes]
+    alone = joint_division.price(problem, before)
+    return alone, min(alone, _joint(problem, before, {})[0])
+
+
+def greedy(graph: Graph, cores: int) -> None:
+    """Node by node: the producer's split if it fits, else the largest dims, evenly."""
     producers: dict[str, Node] = {}
     for node in graph.nodes:
         grains = granularity(graph, node)
@@ -33,7 +98,6 @@ def run(graph: Graph) -> Graph:
             slices = {d.name: (own[d.name], _tile(d, grains, own)) for d in node.tiles if d.name in own}
             _apply(node, slices, list(slices))
         producers[node.output.buffer] = node
-    return graph
 
 
 def explain(graph: Graph) -> list[str]:
@@ -46,19 +110,6 @@ def explain(graph: Graph) -> list[str]:
 
 def cores_used(node: Node) -> int:
     return math.prod(d.slices for d in node.tiles)
-
-
-def granularity(graph: Graph, node: Node) -> dict[str, int]:
-    """Elements that must stay together along each dim: the largest stick any operand has along it."""
-    grains = {d.name: 1 for d in node.tiles}
-    values = [*node.loads(), node.output]
-    for value, coords in zip(values, node.accesses, strict=True):
-        layout = graph.buffers[value.buffer].layout
-        if not coords or layout is None:
-            continue
-        for term in coords[-1].terms:
-            grains[term.dim] = max(grains[term.dim], layout.elems_per_stick)
-    return grains
 
 
 def _units(dim: Dim, grain: int) -> int:
@@ -76,7 +127,8 @@ def _largest_divisor(n: int, limit: int) -> int:
 def _spread(node: Node, grains: dict[str, int], cores: int) -> Split:
     """Largest dims first, as many slices as divide them."""
     split: Split = {}
-    kept = [d for d in node.tiles if d.name not in node.reduced]
+    fixed = node.fixed()
+    kept = [d for d in node.tiles if d.name not in fixed]
     for dim in sorted(kept, key=lambda d: -_units(d, grains[d.name])):
         slices = _largest_divisor(_units(dim, grains[dim.name]), cores)
         if slices > 1:
@@ -167,7 +219,7 @@ def _translate(
                     other = next(d for d in node.tiles if d.name == u.dim)
                     if (u.scale, u.div, u.mod) == (t.scale, t.div, t.mod) and other.size == dim.size:
                         match = other
-        if match is None or match.name in node.reduced or dim.extent % grains[match.name]:
+        if match is None or match.name in node.fixed() or dim.extent % grains[match.name]:
             return None
         split[match.name] = (dim.slices, dim.extent)
         names[dim.name] = match.name

@@ -8,10 +8,15 @@ per stick (a *sparse* result). An access that breaks the rule is fed by a copy i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from torch_spyre._inductor.passes.coordinates import Conflict, refine, stick_dims, stick_form
-from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Layout, Load, Node
+from torch_spyre._inductor.passes.indirect import TABLE_OPS, by_offset, direct, table_sizes
+from torch_spyre._inductor.passes.matmul_dims import whole_k
+from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ktir.tileops import Coord, Term
@@ -74,10 +79,12 @@ class _Layouts:
         buffer = self.graph.buffers[node.output.buffer]
         if buffer.layout is None:
             buffer.layout = self._choose(node, buffer)
-        elif node.op not in COPIES and not self._writable(node, buffer):
+        elif node.op not in (*COPIES, "scatter", "scatter_add") and not self._writable(node, buffer):
             node = self._write_through_copy(node, buffer)
         if node.op in COPIES:
             self._finish_copy(node)
+        elif node.op in TABLE_OPS:
+            self._finish_table(node)
         else:
             self._feed(node)
             self._finish(node)
@@ -89,7 +96,7 @@ class _Layouts:
         if rank == 0:
             return make_layout(buffer, [])
         stick = self._stick_dim(node)
-        host = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.sizes())
+        host = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.result_sizes())
         if host is None:
             raise UnsupportedOp(f"{node.name}: result index {node.output.index} does not separate over {buffer.size}")
         everything = list(range(rank))
@@ -102,7 +109,15 @@ class _Layouts:
         for i, coord in enumerate(host):
             if any(t.dim == stick and t.div == 1 for t in coord.terms):
                 position = i
-        return make_layout(buffer, [i for i in everything if i != position] + [position])
+        return make_layout(buffer, self._order(buffer, position))
+
+    def _order(self, buffer: Buffer, stick: int) -> list[int]:
+        """Dim order of a result. The rows of a temporary follow each other: its other dims come from outside, and each
+        entry of a batch is one run of sticks. Results that callers see keep the order of fresh tensors."""
+        others = [i for i in range(len(buffer.size)) if i != stick]
+        if buffer.kind == "temp" and len(others) > 1:
+            others = [others[-1], *others[:-1]]
+        return [*others, stick]
 
     def _stick_dim(self, node: Node) -> str:
         """The dim inside the sticks of the result; _SPARSE for one value per stick, "" for no wish."""
@@ -110,10 +125,10 @@ class _Layouts:
             return "n"
         if node.op in COPIES:
             return ""
-        sizes, inside = node.sizes(), {t.dim for t in node.output.index.terms}
+        sizes, inside = table_sizes(node), {t.dim for t in node.output.index.terms}
         found: list[str] = []
         tensors, copied = 0, False
-        for load in node.loads():
+        for load in [*node.loads()][: 1 if node.op == "gather" else None]:
             buffer = self.graph.buffers[load.buffer]
             if buffer.kind == "scalar" or not buffer.size:
                 continue
@@ -123,31 +138,70 @@ class _Layouts:
                 found += stick_dims(coords)
             else:
                 copied = True  # the copy can have any stick
-        for dim in found:
-            if dim in inside:
-                return dim
+        wishes = list(dict.fromkeys(d for d in found if d in inside))
+        if wishes and self._only_vectors(node, wishes):
+            return ""
+        if wishes:
+            return wishes[0] if len(wishes) == 1 or node.op == "gather" else self._cheapest(node, wishes)
         if found and node.reduced and not any(d in inside for d in found):
             return _SPARSE
-        if tensors and not found and not copied and inside:
+        if tensors and not found and not copied and inside and node.op != "gather":
             return _SPARSE
         return ""
+
+    def _only_vectors(self, node: Node, wishes: Sequence[str]) -> bool:
+        """Are all operands that have a wish far smaller than the result, whose last dim none of them has?
+
+        Re-laying them costs less than a result that no other tensor matches.
+        """
+        buffer = self.graph.buffers[node.output.buffer]
+        if node.reduced or node.along or node.op in TABLE_OPS or buffer.kind != "temp" or not buffer.size:
+            return False
+        largest = max(self.graph.buffers[v.buffer].numel for v in node.loads())
+        host = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.sizes())
+        last = {t.dim for t in host[-1].terms} if host else set()
+        return bool(last) and not last & set(wishes) and largest * 32 <= buffer.numel
+
+    def _cheapest(self, node: Node, wishes: Sequence[str]) -> str:
+        """Of the dims that operands have in their sticks, the one that leaves the fewest bytes to re-lay; the result's
+        last dim among equals, because most tensors have that."""
+        prices = {dim: sum(self._copy_bytes(node, load, dim) for load in node.loads()) for dim in wishes}
+        buffer = self.graph.buffers[node.output.buffer]
+        host = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.result_sizes())
+        last = {t.dim for t in host[-1].terms} if host else set()
+        best = min(wishes, key=lambda d: (prices[d], d not in last))
+        others = ", ".join(f"{d} {price} bytes" for d, price in prices.items() if d != best)
+        node.notes.append(f"{best} in the sticks: {prices[best]} bytes to re-lay ({others})")
+        return best
+
+    def _copy_bytes(self, node: Node, load: Load, stick: str) -> int:
+        """What re-laying an operand for this stick dim would move; nothing if it fits or has been re-laid before."""
+        buffer = self.graph.buffers[load.buffer]
+        if buffer.kind == "scalar" or buffer.layout is None:
+            return 0
+        coords = coordinates(buffer, load.index, table_sizes(node))
+        if self._keeps_rule(coords, buffer, load, stick) or self._copy_key(node, load, stick)[0] in self.copies:
+            return 0
+        return 2 * buffer.layout.bytes
 
     # Feeding operands
 
     def _writable(self, node: Node, buffer: Buffer) -> bool:
         """Can the node store straight into this (mutated) buffer?"""
-        coords = coordinates(buffer, node.output.index, node.sizes())
+        coords = coordinates(buffer, node.output.index, node.result_sizes())
         if coords is None or not stick_form(coords, buffer.layout):
             return False
+        if node.op == "gather":
+            return True
         wanted = self._stick_dim(node)
         return stick_dims(coords) == ([wanted] if wanted and wanted != _SPARSE else [])
 
     def _write_through_copy(self, node: Node, target: Buffer) -> Node:
         """Computes into a temporary and copies it into the target; returns the copy."""
-        dims = tuple(d for d in node.dims if d[0] not in node.reduced)
+        sizes = node.result_sizes()
+        dims = tuple((d, sizes[d]) for d, _ in node.dims if d not in node.reduced)
         temp = self._temp(dims, target.dtype)
-        inner = Node(node.name, node.op, node.dims, node.inputs, temp, node.reduced, node.constants, node.origin)
-        self._plan(inner)
+        self._plan(replace(node, output=temp))
         return Node(f"{node.name}_into", "identity", dims, (temp,), node.output, origin=node.origin)
 
     def _temp(self, dims: tuple[tuple[str, int], ...], dtype: str) -> Load:
@@ -171,7 +225,7 @@ class _Layouts:
             coords = coordinates(self.graph.buffers[load.buffer], load.index, node.sizes())
             return (stick_dims(coords) or [""])[0] if coords is not None else node.dims[-1][0]
         buffer = self.graph.buffers[node.output.buffer]
-        coords = coordinates(buffer, node.output.index, node.sizes())
+        coords = coordinates(buffer, node.output.index, node.result_sizes())
         assert coords is not None
         return (stick_dims(coords) or [""])[0]
 
@@ -196,10 +250,21 @@ class _Layouts:
         return inside == ([wanted] if wanted in load.index.dims else [])
 
     def _copy(self, node: Node, load: Load, stick: str) -> Load:
-        """A copy of the operand, laid out over the node's dims with `stick` innermost."""
+        """A copy of the operand, laid out over the node's dims with `stick` innermost.
+
+        A dim that the operand follows in steps only (query heads that share a key) is copied once for each step.
+        """
+        steps = {
+            d: math.gcd(*(t.div for t in load.index.terms if t.dim == d)) if d != stick else 1 for d in load.index.dims
+        }
+        if any(q > 1 for q in steps.values()):
+            terms = tuple(replace(t, div=t.div // steps[t.dim]) for t in load.index.terms)
+            thin = Load(load.buffer, Index(terms, load.index.const))
+            sizes = tuple((d, -(-n // steps.get(d, 1))) for d, n in node.dims)
+            made = self._copy(replace(node, dims=sizes), thin, stick)
+            return Load(made.buffer, Index(tuple(replace(t, div=t.div * steps[t.dim]) for t in made.index.terms)))
         dims = tuple(d for d in node.dims if d[0] in load.index.dims)
-        rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
-        key = (load.buffer, load.index.rename(rename), tuple(n for _, n in dims), rename.get(stick))
+        key, rename = self._copy_key(node, load, stick)
         if key in self.copies:
             known = self.copies[key]
             return Load(known.buffer, known.index.rename({v: k for k, v in rename.items()}))
@@ -209,7 +274,7 @@ class _Layouts:
         names = [d for d, _ in dims]
         if stick in names:
             at = names.index(stick)
-            buffer.layout = make_layout(buffer, [i for i in range(len(names)) if i != at] + [at])
+            buffer.layout = make_layout(buffer, self._order(buffer, at))
         else:
             buffer.layout = make_layout(buffer, [*range(len(names)), -1] if names else [])
         copy = Node(f"{node.name}_copy_{load.buffer}", "ReStickifyOpHBM", dims, (load,), temp, origin=node.origin)
@@ -218,13 +283,30 @@ class _Layouts:
         self.copies[key] = Load(temp.buffer, temp.index.rename(rename))
         return temp
 
+    def _copy_key(self, node: Node, load: Load, stick: str) -> tuple[tuple[object, ...], dict[str, str]]:
+        """What identifies a copy of an operand whatever its dims are called, and the names that it uses instead."""
+        dims = [d for d in node.dims if d[0] in load.index.dims]
+        rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
+        return (load.buffer, load.index.rename(rename), tuple(n for _, n in dims), rename.get(stick)), rename
+
     # Final coordinates
 
     def _accesses(self, node: Node) -> list[Coords | None]:
         """Device coordinates of every load and of the result; a launch scalar has none to walk."""
-        sizes = node.sizes()
-        values = [(self.graph.buffers[v.buffer], v) for v in (*node.loads(), node.output)]
-        return [() if b.kind == "scalar" else coordinates(b, v.index, sizes) for b, v in values]
+        loads = [self._walked(node, v) for v in node.loads()]
+        return [*loads, coordinates(self.graph.buffers[node.output.buffer], node.output.index, node.result_sizes())]
+
+    def _walked(self, node: Node, value: Load) -> Coords | None:
+        buffer = self.graph.buffers[value.buffer]
+        return () if buffer.kind == "scalar" else coordinates(buffer, value.index, node.sizes())
+
+    def _joins(self, node: Node) -> bool:
+        """Do all operands walk the pieces of k at one pitch, so that they are one dim after all?"""
+        layouts = self._layouts(node)
+        if any(c is None or layout is None for c, layout in zip(node.accesses, layouts, strict=True)):
+            return False
+        accesses = [(layout.device_size, c) for c, layout in zip(node.accesses, layouts, strict=True) if c and layout]
+        return whole_k(accesses, node.tiles) is not None
 
     def _finish(self, node: Node) -> None:
         """Refines the dims so that every coordinate is a plain dim or a stick pair."""
@@ -233,7 +315,27 @@ class _Layouts:
         except Conflict as conflict:
             self._resolve(node, conflict.dim)
             refine(node, self._accesses(node), self._layouts(node))
+        if node.op == "batchmatmul" and len(node.reduced) > 1 and not self._joins(node):
+            node.reduced = ("k",)
+            self._whole(node, "k")
+            refine(node, self._accesses(node), self._layouts(node))
+        if node.along and node.along not in [d.name for d in node.tiles]:
+            raise UnsupportedOp(f"{node.name} runs along dim {node.along}, which its operands cut ({node.origin})")
         self.nodes.append(node)
+
+    def _whole(self, node: Node, dim: str) -> None:
+        """A contraction runs over one dim: re-lay each operand that cuts `dim` anywhere but at its stick."""
+        inputs = list(node.inputs)
+        for i, value in enumerate(inputs):
+            if not isinstance(value, Load):
+                continue
+            layout = self.graph.buffers[value.buffer].layout
+            coords = coordinates(self.graph.buffers[value.buffer], value.index, node.sizes()) or ()
+            assert layout is not None
+            pair = {1, layout.elems_per_stick}
+            if any(t.dim == dim and not {t.div, t.div * t.mod} - {0} <= pair for c in coords for t in c.terms):
+                inputs[i] = self._copy(node, value, self._wanted(node, i))
+        node.inputs = tuple(inputs)
 
     def _resolve(self, node: Node, dim: str) -> None:
         """Operands tile `dim` differently: re-lay each one that cuts it anywhere but at its stick."""
@@ -242,6 +344,53 @@ class _Layouts:
             if isinstance(value, Load) and dim in value.index.dims:
                 inputs[i] = self._copy(node, value, self._wanted(node, i))
         node.inputs = tuple(inputs)
+
+    # Gathers and scatters
+
+    def _finish_table(self, node: Node) -> None:
+        """Finds the index tensors of the table's device dims; other operands only have to separate."""
+        gathers = node.op == "gather"
+        access = next(node.loads()) if gathers else node.output
+        table = self.graph.buffers[access.buffer]
+        places = [v for v in node.inputs[1:] if isinstance(v, Load)]
+        for form in (direct, by_offset):
+            found = form(table, access.index, node, places, lambda *spec: self._integers(node, *spec))
+            if found is None:
+                continue
+            # Input 0 is the table, or the source.
+            coords = tuple(Coord(index=c.index + 1) if c.index >= 0 else c for c in found.coords)
+            used = tuple(self._separated(node, p) for p in found.places)
+            source = node.inputs[0] if gathers else self._separated(node, node.inputs[0])
+            node.inputs = (source, *used)
+            rest = [*(used if gathers else node.loads()), *([node.output] if gathers else [])]
+            others: list[Coords | None] = [self._walked(node, v) for v in rest]
+            accesses = [coords, *others] if gathers else [*others, coords]
+            try:
+                refine(node, accesses, self._layouts(node))
+            except Conflict:
+                node.inputs = (source, *places)
+                continue
+            self.nodes.append(node)
+            return
+        raise UnsupportedOp(f"{node.name} cuts its dims at places that do not nest ({node.origin})")
+
+    def _integers(self, node: Node, op: str, inputs: Sequence[Value], dtype: str) -> Load:
+        """The result of an operation on index tensors, over the dims that it depends on."""
+        names = {d for v in inputs if not isinstance(v, Const) for d in v.index.dims}
+        dims = tuple(d for d in node.dims if d[0] in names)
+        temp = self._temp(dims, dtype)
+        self._plan(Node(f"{node.name}_{op}_{temp.buffer}", op, dims, tuple(inputs), temp, origin=node.origin))
+        return temp
+
+    def _separated(self, node: Node, value: Any) -> Any:
+        """The operand, or a copy of it where its device coordinates do not separate."""
+        if not isinstance(value, Load) or self.graph.buffers[value.buffer].kind == "scalar":
+            return value
+        buffer = self.graph.buffers[value.buffer]
+        coords = coordinates(buffer, value.index, node.sizes())
+        if coords is not None and stick_form(coords, buffer.layout):
+            return value
+        return self._copy(node, value, value.index.dims[-1] if value.index.dims else "")
 
     def _layouts(self, node: Node) -> list[Layout | None]:
         return [self.graph.buffers[v.buffer].layout for v in (*node.loads(), node.output)]

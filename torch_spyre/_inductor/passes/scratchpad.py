@@ -3,131 +3,205 @@
 
 Residency is sound by ownership: a temporary may live in LX only if, for each core of each consumer, the slice the
 consumer reads starts at the same device coordinates as the slice that core wrote and lies inside it. Everything else
-goes through memory. Placement is first fit over live ranges in the part of LX that the back end does not reserve.
+goes through memory. Addresses come from live ranges, in the part of LX that the back end does not reserve; the result
+of an elementwise node takes the place of an operand that dies there.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from torch_spyre import knobs
+from torch_spyre._inductor.passes.candidates import granularity, in_sums
+from torch_spyre._inductor.passes.cost import COPIES
+from torch_spyre._inductor.passes.indirect import TABLE_OPS
+from torch_spyre._inductor.passes.ownership import REPLICA, Part, apply, holds, part, split_of, union
 from torch_spyre._inductor.passes.placement import Request, live_ranges, place
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Node
-from torch_spyre._inductor.tilegraph.index import term_range
 from torch_spyre.constants import LX_BYTES
-from torch_spyre.ktir.tileops import Coord, Dim, Term
+from torch_spyre.ktir.tileops import Coord
 
 Coords = tuple[Coord, ...]
+_MOST_TRIPS = 64
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A buffer that may live in LX: device_size of one core's part, and its bytes."""
+
+    local_size: tuple[int, ...]
+    bytes: int
+
+
+def capacity() -> int:
+    """LX bytes of each core for temporaries; 0 if they all go through memory."""
+    return int(LX_BYTES * (1 - knobs.get("dxp_lx_frac_avail"))) if knobs.get("lx_planning") else 0
 
 
 def run(graph: Graph) -> Graph:
-    if not knobs.get("lx_planning"):
-        return graph
-    capacity = int(LX_BYTES * (1 - knobs.get("dxp_lx_frac_avail")))
-    ranges = live_ranges(graph.nodes)
-    requests = []
-    for buffer in graph.buffers.values():
-        local = _local_size(graph, buffer)
-        if local is None:
-            continue
-        buffer.local_size = local
-        elements = 1
-        for n in local:
-            elements *= n
-        assert buffer.layout is not None
-        first, last = ranges[buffer.name]
-        requests.append(Request(buffer.name, elements * 128 // buffer.layout.elems_per_stick, first, last))
-    addresses, _ = place(requests, capacity)
+    room = capacity()
+    while True:
+        found = residents(graph) if room else {}
+        addresses, _ = place(requests(graph, found), room)
+        if not _repair(graph, set(addresses)):
+            break
     for name, address in addresses.items():
-        graph.buffers[name].placement = "lx"
-        graph.buffers[name].address = address
+        buffer = graph.buffers[name]
+        buffer.placement, buffer.address, buffer.local_size = "lx", address, found[name].local_size
     return graph
 
 
 def explain(graph: Graph) -> list[str]:
     return [
-        f"{b.name}: LX+0x{b.address:x} on each core, {list(b.local_size)}"
+        f"{b.name}: LX+0x{b.address:x} on each core, {list(b.local_size)}{' per trip' if b.chunked else ''}"
         for b in graph.buffers.values()
         if b.placement == "lx"
     ]
 
 
-def core_slices(node: Node, core: int) -> dict[str, int] | None:
-    """Slice index of every split dim on a core; None if the core has no work."""
-    order = {d.name: d for d in node.tiles}
-    index, rest = {}, core
-    for name in node.core_order:
-        rest, index[name] = divmod(rest, order[name].slices)
-    return index if rest == 0 else None
-
-
-def slice_start(coords: Coords, tiles: tuple[Dim, ...], index: dict[str, int]) -> tuple[int, ...]:
-    """Device coordinates of a core's first element."""
-    start = {d.name: index.get(d.name, 0) * d.extent for d in tiles}
-    return tuple(c.const + sum(t.scale * _digit(t, start[t.dim]) for t in c.terms) for c in coords)
-
-
-def _digit(t: Term, value: int) -> int:
-    value //= t.div
-    return value % t.mod if t.mod else value
-
-
-def extents(coords: Coords, tiles: tuple[Dim, ...]) -> tuple[int, ...]:
-    """Device coordinates a full slice spans along each device dim."""
-    sizes = {d.name: d.extent for d in tiles}
-    return tuple(1 + sum(t.scale * (term_range(t, sizes) - 1) for t in c.terms) for c in coords)
-
-
-def _dense(coords: Coords, tiles: tuple[Dim, ...], span: tuple[int, ...]) -> bool:
-    """Does a slice fill its box? An inner dim that is split leaves holes that other cores own."""
-    sizes = {d.name: d.extent for d in tiles}
-    return all(n == math.prod(term_range(t, sizes) for t in c.terms) for c, n in zip(coords, span, strict=True))
-
-
-def _local_size(graph: Graph, buffer: Buffer) -> tuple[int, ...] | None:
-    """device_size of one core's part if the buffer may live in LX, else None."""
-    if buffer.kind != "temp" or buffer.layout is None:
-        return None
-    writers = [n for n in graph.nodes if n.output.buffer == buffer.name]
-    if len(writers) != 1:
-        return None
-    writer = writers[0]
-    written = writer.accesses[-1]
-    if written is None or any(c.const for c in written):
-        return None
-    if any(d.slices > 1 for d in writer.tiles if d.name in writer.reduced):
-        return None
-    span = extents(written, writer.tiles)
-    if not _dense(written, writer.tiles, span):
-        return None
+def residents(graph: Graph) -> dict[str, Resident]:
+    """All buffers that may live in LX."""
+    writers: dict[str, list[Node]] = {}
+    readers: dict[str, list[tuple[Node, Coords | None]]] = {}
     for node in graph.nodes:
+        writers.setdefault(node.output.buffer, []).append(node)
         for load, coords in zip(node.loads(), node.accesses, strict=False):
-            if load.buffer == buffer.name and not _owned(writer, written, span, node, coords):
-                return None
-    return (*span[:-1], buffer.layout.elems_per_stick)
+            readers.setdefault(load.buffer, []).append((node, coords))
+    result = {}
+    for buffer in graph.buffers.values():
+        wrote = writers.get(buffer.name, [])
+        if buffer.kind != "temp" or buffer.layout is None or not wrote:
+            continue
+        held = union([result_part(node) for node in wrote])
+        if held is not None and all(_reads_own(held, *reader) for reader in readers.get(buffer.name, ())):
+            result[buffer.name] = _resident(buffer, wrote, held)
+    return result
 
 
-def _owned(writer: Node, written: Coords, span: tuple[int, ...], reader: Node, coords: Coords | None) -> bool:
-    """Does every core of the reader find its slice in its own scratchpad?"""
-    if coords is None:
+def _resident(buffer: Buffer, writers: Sequence[Node], held: Part) -> Resident:
+    assert buffer.layout is not None
+    extents = held.extents
+    if buffer.chunked:  # a chunk may leave holes in its box, which nobody touches
+        trips = [part(w.accesses[-1] or (), {d.name: d.chunk or d.extent for d in w.tiles}, ()) for w in writers]
+        spans = [[c + n for c, n in zip(t.consts, t.extents, strict=True)] for t in trips if t is not None]
+        extents = tuple(map(max, *spans)) if len(spans) > 1 else tuple(spans[0])
+    local = (*extents[:-1], buffer.layout.elems_per_stick)
+    return Resident(local, math.prod(local[:-1]) * 128)
+
+
+def result_part(node: Node) -> Part | None:
+    """What each core holds of a node's result, if it could stay in LX."""
+    split, written = split_of(node), node.accesses[-1]
+    if written is None or any(name in node.reduced for name, _, _ in split):
+        return None
+    sizes = {d.name: d.size for d in node.tiles}
+    if "k" in node.constants:
+        sizes[node.along] = int(node.constants["k"])
+    return part(written, sizes, split)
+
+
+def _reads_own(held: Part, reader: Node, coords: Coords | None) -> bool:
+    if coords is None or reader.op in TABLE_OPS:
         return False
-    used = 1
-    for d in reader.tiles:
-        used *= d.slices
-    reach = extents(coords, reader.tiles)
-    for core in range(used):
-        wrote = core_slices(writer, core)
-        reads = core_slices(reader, core)
-        if wrote is None or reads is None:
-            return False
-        begin = slice_start(written, writer.tiles, wrote)
-        first = slice_start(coords, reader.tiles, reads)
-        if any(f < b or f + r > b + s for f, b, r, s in zip(first, begin, reach, span, strict=True)):
-            return False
-        split = {d.name for d in reader.tiles if d.slices > 1}
-        # Local addressing drops the slice start, so a shifted read is legal only along dims the reader does not
-        # split.
-        for f, b, c in zip(first, begin, coords, strict=True):
-            if f - b != c.const and any(t.dim in split for t in c.terms):
-                return False
+    wanted = part(coords, {d.name: d.size for d in reader.tiles}, split_of(reader))
+    return wanted is not None and holds(held, wanted)
+
+
+def requests(graph: Graph, found: dict[str, Resident]) -> list[Request]:
+    ranges = live_ranges(graph.nodes, {n for n in found if graph.buffers[n].chunked})
+    parents = {node.output.buffer: _parent(graph, node, found) for node in graph.nodes}
+    return [Request(n, r.bytes, *ranges[n], parents[n]) for n, r in found.items()]
+
+
+def live_bytes(
+    graph: Graph,
+    found: Mapping[str, Resident],
+    parts: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    span: tuple[int, int] | None = None,
+) -> list[int]:
+    """LX bytes alive at each node.
+
+    `parts` are buffers that a tile loop over `span` would shrink to m of n units; whatever else the loop touches would
+    live through it.
+    """
+    ranges = live_ranges(graph.nodes, {n for n in found if graph.buffers[n].chunked})
+    total = [0] * (len(graph.nodes) + 1)
+    for name, resident in found.items():
+        first, last = ranges[name]
+        if span is not None and name not in parts and first <= span[1] and span[0] <= last:
+            first, last = min(first, span[0]), max(last, span[1])
+        some, units = parts.get(name, (1, 1))
+        size = -(-resident.bytes * some // units)
+        total[first] += size
+        total[last + 1] -= size
+    for i in range(1, len(total)):
+        total[i] += total[i - 1]
+    return total[:-1]
+
+
+def _parent(graph: Graph, node: Node, found: dict[str, Resident]) -> str:
+    """The operand whose bytes an elementwise result may take: read at the very coordinates that are written."""
+    if node.reduced or node.along or node.op in (*COPIES, *TABLE_OPS) or node.output.buffer not in found:
+        return ""
+    mine = graph.buffers[node.output.buffer]
+    reads = list(zip(node.loads(), node.accesses, strict=False))
+    for load, coords in reads:
+        other = graph.buffers[load.buffer]
+        if (
+            load.buffer in found
+            and coords == node.accesses[-1]
+            and found[load.buffer] == found[mine.name]
+            and (other.chunked, other.layout and other.layout.format)
+            == (mine.chunked, mine.layout and mine.layout.format)
+            and all(c == coords for v, c in reads if v.buffer == load.buffer)
+        ):
+            return load.buffer
+    return ""
+
+
+def _repair(graph: Graph, placed: set[str]) -> bool:
+    """Undoes what only works in LX where LX had no room: replication and tile loops. True if something changed."""
+    changed = False
+    for node in graph.nodes:
+        if node.output.buffer not in placed and any(name == REPLICA for name in node.core_order):
+            apply(node, tuple(p for p in split_of(node) if p[0] != REPLICA))
+            changed = True
+    broken = {
+        n.loop
+        for n in graph.nodes
+        if n.loop and graph.buffers[n.output.buffer].chunked and n.output.buffer not in placed
+    }
+    for number in sorted(broken):
+        nodes = [n for n in graph.nodes if n.loop == number]
+        if not _more_trips(graph, nodes):
+            for node in nodes:
+                unroll(graph, node)
+        changed = True
+    return changed
+
+
+def _more_trips(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Makes the chunks of a tile loop smaller by at least one stick; False if they are that small already."""
+    looped = [next(d for d in n.tiles if d.chunk) for n in nodes]
+    grain = max(granularity(graph, n)[d.name] for n, d in zip(nodes, looped, strict=True))
+    trips = -(-looped[0].extent // looped[0].chunk)
+    units = -(-looped[0].extent // grain)
+    smaller = min(-(-units // (trips + 1)), looped[0].chunk // grain - 1) * grain
+    even = any(d.name in in_sums(n) for n, d in zip(nodes, looped, strict=True))
+    while even and smaller > 0 and looped[0].extent % smaller:
+        smaller -= grain
+    if smaller <= 0 or -(-looped[0].extent // smaller) > _MOST_TRIPS:
+        return False
+    for node in nodes:
+        node.tiles = tuple(replace(d, chunk=smaller) if d.chunk else d for d in node.tiles)
     return True
+
+
+def unroll(graph: Graph, node: Node) -> None:
+    """Takes a node out of its tile loop: it does its whole slice at once."""
+    node.loop = 0
+    node.tiles = tuple(replace(d, chunk=0) for d in node.tiles)
+    graph.buffers[node.output.buffer].chunked = False

@@ -8,162 +8,39 @@ Inductor realised them or inlined them twice. Intermediates are contiguous tempo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 import torch
 from torch._inductor import ir
-from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Value
-from torch_spyre._inductor.tilegraph.index import BASE, Index, from_sympy, split_base
+from torch_spyre._inductor import hints
+from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name
+from torch_spyre._inductor.tilegraph.forward import forward_copies
+from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
+from torch_spyre._inductor.tilegraph.index import BASE, Index
+from torch_spyre._inductor.tilegraph.trace import SELECTIONS, Stored, Tracer, symbol
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ktir.tileops import Term
 
-# Inductor's scalar op -> opfunc. Casts, constants and loads are handled apart.
-POINTWISE = {
-    "add": "add",
-    "sub": "sub",
-    "mul": "mul",
-    "truediv": "realdiv",
-    "maximum": "maximum",
-    "minimum": "minimum",
-    "neg": "neg",
-    "abs": "abs",
-    "relu": "relufwd",
-    "exp": "exp",
-    "log": "log",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "reciprocal": "reciprocal",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "floor": "floor",
-    "where": "where3",
-}
-COMPARE = {
-    "eq": "equal",
-    "ne": "notequal",
-    "gt": "greaterthan",
-    "ge": "greaterequal",
-    "lt": "lesserthan",
-    "le": "lesserequal",
-}
-# On truth values, stored as 1 and 0.
-LOGICAL = {
-    "logical_and": "mul",
-    "bitwise_and": "mul",
-    "logical_or": "maximum",
-    "bitwise_or": "maximum",
-    "logical_xor": "notequal",
-    "bitwise_xor": "notequal",
-}
-REDUCTIONS = {"sum": "sum", "max": "max", "min": "min"}
-_SIXTEEN_BIT = ("float16", "bfloat16", "bool")
-_SAME_FORMAT = (_SIXTEEN_BIT, ("int32", "int64"))
-_BITS = {"int64": 32, "int32": 32, "int16": 16, "int8": 8, "uint8": 8}  # of the values, as the card keeps them
-_NARROW = ("int16", "int8", "uint8")
-_CONVERTIBLE = (*_SIXTEEN_BIT, *_BITS, "float32", "float8_e4m3fn", "float8_e5m2fnuz")
-
-
 # (dtype, size, stride, is a launch scalar)
 Outside = tuple[torch.dtype, Sequence[Any], Sequence[Any], bool]
+Dims = Sequence[tuple[str, int]]
+_ALONG = "r"
 
 
 @dataclass(frozen=True)
-class Expr:
-    """A traced scalar: ``op`` is load, const or an opfunc."""
+class Root:
+    """What a buffer's body computes: its dims, its reduced dims, where the result goes, where it came from."""
 
-    op: str
-    dtype: str
-    args: tuple[Expr, ...] = ()
-    leaf: Value | None = None
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-class Tracer(DefaultHandler):
-    """Ops handler that records one buffer's body as an expression over loads."""
-
-    def __init__(self, builder: Builder, sizes: dict[str, int], reading: str) -> None:
-        self.builder = builder
-        self.sizes = sizes
-        self.reading = reading
-        self.stored: tuple[Index, Expr] | None = None
-
-    def _index(self, index: sympy.Expr) -> Index:
-        ranges = {sympy.Symbol(n, integer=True, nonnegative=True): sympy.Integer(s) for n, s in self.sizes.items()}
-        return from_sympy(V.graph.sizevars.simplify_with_ranges(self._numbers(index), ranges), self.sizes)
-
-    def _numbers(self, expr: sympy.Expr) -> sympy.Expr:
-        """The expression with its symbolic sizes as numbers."""
-        expr = sympy.sympify(expr)
-        return expr.xreplace({s: sympy.Integer(_static(s)) for s in expr.free_symbols if str(s) not in self.sizes})
-
-    def load(self, name: str, index: sympy.Expr) -> Expr:
-        buffer = self.builder.buffer(name)
-        try:
-            return Expr("load", buffer.dtype, leaf=Load(buffer.name, self._index(index)))
-        except UnsupportedOp as error:
-            found = split_base(self._numbers(index), self.sizes)
-            if found is None:
-                raise UnsupportedOp(f"{self.reading}: {error}") from None
-            return Expr("load", buffer.dtype, leaf=self.builder.flattened(buffer, *found, self.reading))
-
-    def constant(self, value: bool | float | int, dtype: torch.dtype) -> Expr:
-        return Expr("const", dtype_name(dtype), leaf=Const(value, dtype_name(dtype)))
-
-    def to_dtype(self, x: Expr, dtype: torch.dtype, src_dtype: Any = None, use_compute_types: bool = True) -> Expr:
-        return self.builder.cast(x, dtype_name(dtype))
-
-    def reduction(self, dtype: torch.dtype, src_dtype: torch.dtype, reduction_type: str, value: Any) -> Expr:
-        if reduction_type == "dot" and value.op == "dot":
-            return Expr("batchmatmul", dtype_name(dtype), value.args)
-        if reduction_type not in REDUCTIONS or not isinstance(value, Expr):
-            raise UnsupportedOp(f"reduction {reduction_type} in {self.reading} has no device operation yet")
-        return Expr(REDUCTIONS[reduction_type], dtype_name(dtype), (value,))
-
-    def dot(self, x: Expr, y: Expr) -> Expr:
-        return Expr("dot", x.dtype, (x, y))
-
-    def store(self, name: str, index: sympy.Expr, value: Expr, mode: Any = None) -> None:
-        if mode is not None:
-            raise UnsupportedOp(f"store mode {mode} in {self.reading} has no device operation yet")
-        self.stored = (self._index(index), value)
-
-    def store_reduction(self, name: str, index: sympy.Expr, value: Expr) -> None:
-        self.stored = (self._index(index), value)
-
-    def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Expr:
-        expr = self._numbers(expr)
-        if not isinstance(expr, sympy.Integer):
-            raise UnsupportedOp(f"{self.reading} computes with positions ({expr}), which has no device operation yet")
-        return self.constant(int(expr), dtype)
-
-    def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expr:
-        if name == "square":
-            return Expr("mul", args[0].dtype, (args[0], args[0]))
-        if name in LOGICAL and all(a.dtype == "bool" for a in args):
-            return Expr(LOGICAL[name], "bool", tuple(args))
-        if name in ("logical_not", "bitwise_not") and args[0].dtype == "bool":
-            return Expr("equal", "bool", (args[0], Expr("const", "bool", leaf=Const(0, "bool"))))
-        if name in POINTWISE and not kwargs:
-            values = args[1:] if name == "where" else args
-            dtype = values[0].dtype
-            if dtype in _NARROW:  # computed in int32 and brought back to the dtype's range, as PyTorch wraps
-                wide = tuple(self.builder.cast(v, "int32") for v in values)
-                return self.builder.cast(Expr(POINTWISE[name], "int32", (*args[: -len(wide)], *wide)), dtype)
-            return Expr(POINTWISE[name], dtype, tuple(args))
-        if name in COMPARE:
-            return Expr(COMPARE[name], "bool", tuple(args))
-        raise UnsupportedOp(
-            f"{name} in {self.reading} has no device operation yet: move the tensor with .cpu() first to run it there"
-        )
+    dims: list[tuple[str, int]]
+    rdims: list[tuple[str, int]]
+    output: Load
+    origin: str
 
 
 class Builder:
@@ -180,6 +57,8 @@ class Builder:
         self.source: dict[str, str] = {}  # input that is passed under another buffer's name
         self.version: dict[str, int] = {}
         self.seen: dict[tuple[Any, ...], tuple[Load, int]] = {}  # expression -> place, version
+        self.done: dict[int, tuple[Expr, Value]] = {}  # of the present body, by identity: bodies share subexpressions
+        self.hints: dict[str, dict[str, int]] = {}
 
     # Buffers
 
@@ -221,37 +100,43 @@ class Builder:
     def add_computed(self, buf: ir.ComputedBuffer) -> None:
         """One realised buffer: traces its body and adds its nodes."""
         data = buf.data
-        if not isinstance(data, (ir.Pointwise, ir.Reduction)) or isinstance(data, ir.Scatter):
+        if not isinstance(data, (ir.Pointwise, ir.Reduction, ir.Scan)):
             raise UnsupportedOp(f"{type(data).__name__} buffer {buf.get_name()} has no device operation yet")
         buf.decide_layout()
-        ranges = _ints(data.ranges)
-        rranges = _ints(data.get_reduction_size())
-        dims = [(f"d{i}", n) for i, n in enumerate(ranges)]
-        rdims = [(f"r{i}", n) for i, n in enumerate(rranges)]
-        names = [sympy.Symbol(n, integer=True, nonnegative=True) for n, _ in dims + rdims]
+        dims = [(f"d{i}", n) for i, n in enumerate(_ints(data.ranges))]
+        rdims = [(f"r{i}", n) for i, n in enumerate(_ints(data.get_reduction_size()))]
         origin = _origin(buf)
-        tracer = Tracer(self, dict(dims + rdims), origin or buf.get_name())
-        index, rindex = names[: len(dims)], names[len(dims) :]
+        self.hints = hints.collect(sorted(buf.get_origins(), key=lambda n: n.name))
+        self.done = {}
+        stored = self._trace(buf, dims, rdims, origin)
+        target = self._target(buf)
+        root = Root(dims, rdims, Load(target, stored.index), origin)
+        if 0 in [n for _, n in dims]:  # nothing to compute: the empty result only has to exist
+            pass
+        elif isinstance(data, ir.Scan):
+            if 0 not in [n for _, n in rdims]:
+                self._add_scan(stored.value, root)
+        elif isinstance(data, ir.Reduction):
+            self._add_reduction(stored.value, root)
+        elif stored.places:
+            self._add_scatter(stored, root)
+        else:
+            self._add_root(stored.value, root)
+        if isinstance(buf.layout, ir.MutationLayoutSHOULDREMOVE):
+            self.version[target] = self.version.get(target, 0) + 1
+            self.alias[buf.get_name()] = target
+
+    def _trace(self, buf: ir.ComputedBuffer, dims: Dims, rdims: Dims, origin: str) -> Stored:
+        tracer = Tracer(self, dict([*dims, *rdims]), origin or buf.get_name())
+        index, rindex = [symbol(n) for n, _ in dims], [symbol(n) for n, _ in rdims]
         with V.set_ops_handler(tracer):
             store = buf.get_store_function()
-            if rindex or isinstance(data, ir.Reduction):
+            if rindex or isinstance(buf.data, (ir.Reduction, ir.Scan)):
                 store(index, rindex)
             else:
                 store(index)
         assert tracer.stored is not None
-        out_index, expr = tracer.stored
-        target = self._target(buf)
-        if 0 in ranges:  # nothing to compute: the empty result only has to exist
-            pass
-        elif 0 in rranges:
-            raise UnsupportedOp(f"reduction of {buf.get_name()} over a dim of size 0 ({origin})")
-        elif isinstance(data, ir.Reduction):
-            self._add_reduction(expr, dims, rdims, Load(target, out_index), origin)
-        else:
-            self._add_root(expr, dims, Load(target, out_index), origin)
-        if isinstance(buf.layout, ir.MutationLayoutSHOULDREMOVE):
-            self.version[target] = self.version.get(target, 0) + 1
-            self.alias[buf.get_name()] = target
+        return tracer.stored
 
     def _target(self, buf: ir.ComputedBuffer) -> str:
         """Name of the buffer that buf's store writes: its own, or the one it mutates."""
@@ -263,51 +148,142 @@ class Builder:
         self.buffers[name] = Buffer(name, dtype_name(buf.get_dtype()), _ints(fixed.size), _ints(fixed.stride))
         return name
 
-    def _add_root(self, expr: Expr, dims: list[tuple[str, int]], output: Load, origin: str) -> None:
-        live = tuple(d for d in dims if d[1] > 1)
-        dtype = self.buffers[output.buffer].dtype
-        if expr.dtype != dtype:
-            expr = self.cast(expr, dtype)
-        if expr.op in ("load", "const"):
+    def _add_root(self, expr: Expr | None, root: Root) -> None:
+        live = _live(root.dims)
+        if expr is None or expr.op == "undefined":  # an assertion, or others will write the buffer
+            return
+        expr = self.cast(expr, self.buffers[root.output.buffer].dtype)
+        if expr.op == "gather":
+            self._gather(expr, live, root.output, root.origin)
+            return
+        if expr.is_leaf:
             assert expr.leaf is not None
-            self._node("identity", live, (expr.leaf,), output, origin=origin)
+            self._node("identity", live, (expr.leaf,), root.output, origin=root.origin)
             return
-        inputs = tuple(self._operand(a, live, origin) for a in expr.args)
-        self._node(expr.op, live, inputs, output, origin=origin)
-        self._remember(expr.op, live, inputs, output)
+        inputs = tuple(self._operand(a, live, root.origin) for a in expr.args)
+        self._node(expr.op, live, inputs, root.output, origin=root.origin)
+        self._remember(expr.op, live, inputs, root.output)
 
-    def _add_reduction(
-        self, expr: Expr, dims: list[tuple[str, int]], rdims: list[tuple[str, int]], output: Load, origin: str
-    ) -> None:
-        dtype = self.buffers[output.buffer].dtype
-        if expr.dtype != dtype:
-            raise UnsupportedOp(f"reduction of {expr.dtype} into {dtype} ({origin})")
-        if expr.op == "batchmatmul":
-            names = [f"b{i}" for i in range(len(dims) - 2)] + ["m", "n", "k"]
-            rename = {old: new for (old, _), new in zip(dims + rdims, names, strict=True)}
-            loads = []
-            for arg in expr.args:
-                leaf = self._operand(arg, tuple(dims + rdims), origin)
-                assert isinstance(leaf, Load)
-                loads.append(Load(leaf.buffer, leaf.index.rename(rename)))
-            sizes = tuple((rename[d], n) for d, n in dims + rdims)
-            out = Load(output.buffer, output.index.rename(rename))
-            self._node("batchmatmul", sizes, tuple(loads), out, reduced=("k",), origin=origin)
+    def _add_scatter(self, stored: Stored, root: Root) -> None:
+        """Writes into (a mutated) table at places given by values."""
+        live, target = _live(root.dims), self.buffers[root.output.buffer]
+        value = self._operand(self.cast(stored.value, target.dtype), live, root.origin)
+        if isinstance(value, Load) and value.buffer == target.name:  # what it reads must not change under it
+            value = self._copy(value, live, root.origin)
+        places = tuple(self._stored(p, live, root.origin) for p in stored.places)
+        limits = tuple(min(n, target.span) for n in stored.limits)
+        inputs = (value, *places)
+        if stored.mode is None:
+            self._node("scatter", live, inputs, root.output, origin=root.origin, limits=limits)
+        elif target.dtype not in ("float16", "bfloat16"):
+            self._node("scatter_add", live, inputs, root.output, origin=root.origin, limits=limits)
+        else:  # sums in fp32, rounded once
+            dims = _live((f"t{i}", n) for i, n in enumerate(target.size))
+            strides = {f"t{i}": s for i, s in enumerate(target.stride)}
+            place = Index(tuple(Term(d, strides[d]) for d, _ in dims))
+            wide = f"t{len(self.buffers)}"
+            self.buffers[wide] = Buffer(wide, "float32", target.size, target.stride)
+            here, there = Load(target.name, place), Load(wide, place)
+            self._node("dl16tofp32", dims, (here,), there, origin=root.origin)
+            output = Load(wide, root.output.index)
+            self._node("scatter_add", live, inputs, output, origin=root.origin, limits=limits)
+            self._node("fp32todl16", dims, (there,), here, origin=root.origin)
+
+    def _add_scan(self, expr: Expr, root: Root) -> None:
+        live, along = _live(root.dims + root.rdims), _live(root.rdims)
+        value = self._stored(self.cast(expr.args[0], expr.dtype), live, root.origin, whole=True)
+        if not along:
+            self._node("identity", live, (value,), root.output, origin=root.origin)
             return
-        live = tuple(d for d in dims + rdims if d[1] > 1)
-        value = self._operand(expr.args[0], live, origin)
-        reduced = tuple(d for d, n in rdims if n > 1)
-        op = expr.op if reduced else "identity"
-        self._node(op, live, (value,), output, reduced=reduced, origin=origin)
+        self._node(expr.op, live, (value,), root.output, origin=root.origin, along=along[0][0])
+
+    def _add_reduction(self, expr: Expr, root: Root) -> None:
+        dtype = self.buffers[root.output.buffer].dtype
+        if expr.op == "batchmatmul":
+            self._add_matmul(expr, root)
+        elif 0 in [n for _, n in root.rdims]:
+            self._add_empty_reduction(expr, root)
+        elif expr.op.split("/")[0] in SELECTIONS:
+            self._add_selection(expr, root)
+        elif expr.dtype != dtype:
+            temp = self.temp(_live(root.dims), expr.dtype)
+            self._add_reduction(expr, replace(root, output=temp))
+            self._add_root(Expr("load", expr.dtype, leaf=temp), root)
+        else:
+            live, reduced = _live(root.dims + root.rdims), _live(root.rdims)
+            value = self._operand(expr.args[0], live, root.origin)
+            op = expr.op if reduced else "identity"
+            self._node(op, live, (value,), root.output, reduced=tuple(d for d, _ in reduced), origin=root.origin)
+
+    def _add_empty_reduction(self, expr: Expr, root: Root) -> None:
+        """Over nothing: the neutral element, where PyTorch defines one."""
+        neutral = {"sum": 0, "prod": 1, "max": 0 if expr.dtype == "bool" else None}.get(expr.op)
+        if neutral is None:
+            raise UnsupportedOp(f"{expr.op} over a dim of size 0 ({root.origin})")
+        self._add_root(const(neutral, expr.dtype), root)
+
+    def _add_matmul(self, expr: Expr, root: Root) -> None:
+        dims, rdims = root.dims, root.rdims
+        if expr.dtype != self.buffers[root.output.buffer].dtype:
+            raise UnsupportedOp(f"matmul of {expr.dtype} into another dtype ({root.origin})")
+        names = [f"b{i}" for i in range(len(dims) - 2)] + ["m", "n", "k"]
+        rename = {old: new for (old, _), new in zip(dims + rdims, names, strict=True)}
+        loads = []
+        for arg in expr.args:
+            leaf = self._stored(arg, tuple(dims + rdims), root.origin)
+            loads.append(Load(leaf.buffer, leaf.index.rename(rename)))
+        sizes = tuple((rename[d], n) for d, n in dims + rdims)
+        out = Load(root.output.buffer, root.output.index.rename(rename))
+        self._node("batchmatmul", sizes, tuple(loads), out, reduced=("k",), origin=root.origin)
+
+    def _add_selection(self, expr: Expr, root: Root) -> None:
+        """argmax over all reduced dims as one; top-k, named ``op/dim of the result/order``, over one."""
+        op, *form = expr.op.split("/")
+        dims, kept = _live(root.dims), _live(root.dims)
+        constants: dict[str, float] = {}
+        output = root.output
+        if form:
+            name, k = root.dims[int(form[0])]
+            kept = tuple(d for d in dims if d[0] != name)
+            constants = {"k": k, "ascending": float(form[1] == "ascending")}
+            output = Load(output.buffer, output.index.rename({name: _ALONG}))
+        reduced = _live(root.rdims)
+        if not reduced:
+            only = expr.args[0] if op == "topkvalue" else const(0, expr.dtype)
+            self._add_root(only, root)
+            return
+        value = self._stored(expr.args[0], kept + reduced, root.origin, whole=True, copy=len(reduced) > 1)
+        sizes = (*kept, (_ALONG, math.prod(n for _, n in reduced)))
+        inner = {d for d, _ in reduced}
+        if len(reduced) > 1:
+            terms = tuple(t for t in value.index.terms if t.dim not in inner)
+            value = Load(value.buffer, Index((*terms, Term(_ALONG)), value.index.const))
+        else:
+            value = Load(value.buffer, value.index.rename({reduced[0][0]: _ALONG}))
+        summed = (_ALONG,) if op.startswith("arg") else ()
+        self._node(op, sizes, (value,), output, summed, root.origin, constants, along=_ALONG)
+
+    # Operands
 
     def _operand(self, expr: Expr, dims: tuple[tuple[str, int], ...], origin: str) -> Value:
         """The value of expr as an operand, computing it into a temporary if it is not one already."""
-        if expr.op in ("load", "const"):
-            assert expr.leaf is not None
-            return expr.leaf
+        known = self.done.get(id(expr))
+        if known is None:
+            known = self.done[id(expr)] = (expr, self._compute(expr, dims, origin))
+        return known[1]
+
+    def _compute(self, expr: Expr, dims: tuple[tuple[str, int], ...], origin: str) -> Value:
+        leaf = expr.leaf
+        if expr.op == "gather":
+            return self._gather(expr, dims, None, origin)
+        if isinstance(leaf, Position) and any(t.div > 1 or t.mod for t in leaf.index.terms):
+            return self._copy(leaf, dims, origin)  # its digits must not cut the dims of other operands
+        if leaf is not None:
+            return leaf
+        if expr.op == "identity":  # another name for the same bits
+            return self._operand(expr.args[0], dims, origin)
         inputs = tuple(self._operand(a, dims, origin) for a in expr.args)
-        used = {d for v in inputs if isinstance(v, Load) for d in v.index.dims}
-        live = tuple(d for d in dims if d[0] in used)
+        live = _used(inputs, dims)
         known = self._recall(expr.op, live, inputs)
         if known is not None:
             return known
@@ -316,55 +292,48 @@ class Builder:
         self._remember(expr.op, live, inputs, output)
         return output
 
+    def _stored(self, expr: Expr, dims: Dims, origin: str, whole: bool = False, copy: bool = False) -> Load:
+        """The value of expr in a buffer; with `whole` one that holds it for every point of dims."""
+        dims = tuple(dims)
+        value = self._operand(expr, dims, origin)
+        if not isinstance(value, Load) or self.buffers[value.buffer].kind == "scalar":
+            return self._copy(value, dims, origin, dims if whole else None, expr.dtype)
+        missing = whole and {d for d, n in dims if n > 1} != set(value.index.dims)
+        return self._copy(value, dims, origin, dims) if missing or copy else value
+
+    def _copy(self, value: Value, dims: Dims, origin: str, over: Dims | None = None, dtype: str | None = None) -> Load:
+        """The value in a new buffer, contiguous over the dims it depends on (or over given ones)."""
+        live = _live(over) if over is not None else _used((value,), tuple(dims))
+        known = self._recall("identity", live, (value,))
+        if known is not None and known.index.dims == tuple(d for d, _ in live):
+            return known
+        dtype = dtype or (self.buffers[value.buffer].dtype if isinstance(value, Load) else "int32")
+        output = self.temp(live, dtype)
+        self._node("identity", live, (value,), output, origin=origin)
+        self._remember("identity", live, (value,), output)
+        return output
+
+    def _gather(self, expr: Expr, dims: Dims, output: Load | None, origin: str) -> Load:
+        table = expr.leaf
+        assert isinstance(table, Load)
+        places = tuple(self._stored(p, dims, origin) for p in expr.args)
+        inputs = (table, *places)
+        live = _used(inputs, tuple(dims)) if output is None else tuple(dims)
+        known = self._recall("gather", live, inputs) if output is None else None
+        if known is not None:
+            return known
+        output = output or self.temp(live, expr.dtype)
+        self._node("gather", live, inputs, output, origin=origin, limits=expr.limits)
+        self._remember("gather", live, inputs, output)
+        return output
+
     def cast(self, x: Expr, dtype: str) -> Expr:
-        """x in another dtype; a dtype stored in the same device format is a new name for the same value."""
-        if x.dtype == dtype:
-            return x
-        if isinstance(x.leaf, Load) and self.buffers[x.leaf.buffer].kind == "scalar" and "int" not in dtype:
-            return Expr("load", dtype, leaf=Load(self._float_scalar(x.leaf.buffer), Index()))
-        if x.op == "const":
-            assert isinstance(x.leaf, Const)
-            value = x.leaf.value
-            value = bool(value) if dtype == "bool" else float(value) if "float" in dtype else int(value)
-            return Expr("const", dtype, leaf=Const(value, dtype))
-        if x.dtype in _SIXTEEN_BIT and dtype == "float32":
-            return Expr("dl16tofp32", dtype, (x,))
-        if x.dtype == "float32" and dtype in ("float16", "bfloat16"):
-            return Expr("fp32todl16", dtype, (x,))
-        if dtype == "bool":
-            return Expr("notequal", dtype, (x, Expr("const", x.dtype, leaf=Const(0, x.dtype))))
-        if any(x.dtype in same and dtype in same for same in _SAME_FORMAT):
-            return Expr("identity", dtype, (x,))
-        if x.dtype == "float8_e4m3fn" and dtype in ("float16", "bfloat16"):
-            return Expr("fp8todl16", dtype, (x,))
-        if dtype == "uint8" and x.dtype not in _BITS:  # -1.0 is 255, as on the host
-            x = self.cast(x, "int32")
-        if x.dtype in _BITS and dtype in _BITS:
-            x = self._wrapped(x, dtype)
-        if x.dtype not in _CONVERTIBLE or dtype not in _CONVERTIBLE:
-            raise UnsupportedOp(f"conversion of {x.dtype} to {dtype} has no device operation: convert on the host")
-        return Expr("convert", dtype, (x,))
+        return cast(x, dtype, self._as_float_scalar)
 
-    def _wrapped(self, x: Expr, dtype: str) -> Expr:
-        """The integer x modulo the range of a narrower dtype. The card saturates when it stores; PyTorch wraps."""
-        bits, unsigned = _BITS[dtype], dtype == "uint8"
-        if _BITS[x.dtype] < bits or (x.dtype == "uint8" and bits > 8):
-            return x
-        wide = x if x.dtype in _SAME_FORMAT[1] else Expr("convert", "int32", (x,))
-
-        def number(value: int) -> Expr:
-            return Expr("const", "int32", leaf=Const(value, "int32"))
-
-        def apply(op: str, left: Expr, value: int) -> Expr:
-            return Expr(op, "int32", (left, number(value)))
-
-        # Shift left and back: the product wraps, and dividing it by the same power of two is exact.
-        shift = 1 << (32 - bits)
-        low = apply("truncdiv", apply("mul", wide, shift), shift)
-        if not unsigned:
-            return low
-        borrow = apply("maximum", apply("minimum", low, 0), -1)  # -1 where the value is negative, else 0
-        return Expr("sub", "int32", (low, apply("mul", borrow, 1 << bits)))
+    def _as_float_scalar(self, x: Expr) -> Expr | None:
+        if not isinstance(x.leaf, Load) or self.buffers[x.leaf.buffer].kind != "scalar":
+            return None
+        return Expr("load", "float32", leaf=Load(self._float_scalar(x.leaf.buffer), Index()))
 
     def _float_scalar(self, name: str) -> str:
         """The launch scalar `name` as fp32: an integer one is passed a second time, converted by the launcher."""
@@ -388,16 +357,23 @@ class Builder:
         output: Load,
         reduced: tuple[str, ...] = (),
         origin: str = "",
+        constants: dict[str, float] | None = None,
+        along: str = "",
+        limits: tuple[int, ...] = (),
     ) -> None:
-        self.nodes.append(Node(f"n{len(self.nodes)}_{op}", op, dims, inputs, output, reduced, origin=origin))
+        name = f"n{len(self.nodes)}_{op}"
+        node = Node(name, op, dims, inputs, output, reduced, constants or {}, origin, along, limits, self.hints)
+        self.nodes.append(node)
 
     def _key(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...]) -> tuple[Any, ...]:
         rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
-        canonical = tuple(
-            (v.buffer, self.version.get(v.buffer, 0), v.index.rename(rename)) if isinstance(v, Load) else v
-            for v in inputs
-        )
-        return op, tuple(n for _, n in dims), canonical
+        return op, tuple(n for _, n in dims), tuple(self._value_key(v, rename) for v in inputs)
+
+    def _value_key(self, value: Value, rename: dict[str, str]) -> object:
+        if isinstance(value, Const):
+            return value, type(value.value)  # True is 1 and 1 is 1.0, but not here
+        index = value.index.rename(rename)
+        return (value.buffer, self.version.get(value.buffer, 0), index) if isinstance(value, Load) else index
 
     def _remember(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...], output: Load) -> None:
         if self._recall(op, dims, inputs) is None:
@@ -417,6 +393,8 @@ class Builder:
         name = self.alias.get(value.get_name(), value.get_name())
         layout = value.get_layout()
         seen = (_ints(layout.size), _ints(layout.stride))
+        if self.buffer(name).kind == "input":
+            return self._copy_of_input(name, *seen, static(layout.offset))
         buffer = self.buffers[name]
         if layout.offset != 0:
             raise UnsupportedOp(f"result {name} starts {layout.offset} elements into its buffer")
@@ -424,8 +402,18 @@ class Builder:
             buffer.returned_as = seen
         return name
 
+    def _copy_of_input(self, name: str, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> str:
+        """A result that is an argument as it came: a call returns a tensor of its own."""
+        dims = tuple((f"d{i}", n) for i, n in enumerate(size))
+        place = tuple(Term(d, s) for (d, n), s in zip(dims, stride, strict=True) if n > 1)
+        copy = f"{name}_result"
+        self.buffers[copy] = Buffer(copy, self.buffers[name].dtype, size, stride)
+        if 0 not in size:
+            self._node("identity", _live(dims), (Load(name, Index(place, offset)),), Load(copy, Index(place)))
+        return copy
+
     def graph(self, outputs: Iterable[str]) -> Graph:
-        """Finishes: marks outputs, drops what nobody reads."""
+        """Finishes: marks outputs, drops what nobody reads and copies that only carry a result over."""
         self.outputs = [self.alias.get(name, name) for name in outputs]
         for name in self.outputs:
             if self.buffers[name].kind == "temp":
@@ -438,7 +426,8 @@ class Builder:
                 needed.update(load.buffer for load in node.loads())
         buffers = {n: b for n, b in self.buffers.items() if n in needed}
         inputs = [n for n in self.inputs if n in buffers]
-        return Graph(self.name, buffers, kept[::-1], inputs, self.outputs)
+        graph = Graph(self.name, buffers, kept[::-1], inputs, self.outputs)
+        return forward_copies(graph)
 
 
 def _origin(buf: ir.ComputedBuffer) -> str:
@@ -453,11 +442,21 @@ def _origin(buf: ir.ComputedBuffer) -> str:
     return ops
 
 
+def _live(dims: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    return tuple(d for d in dims if d[1] > 1)
+
+
+def _used(values: Iterable[Value], dims: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """The dims that the values depend on."""
+    names = {d for v in values if not isinstance(v, Const) for d in v.index.dims}
+    return tuple(d for d in dims if d[0] in names)
+
+
 def _ints(values: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(_static(v) for v in values)
+    return tuple(static(v) for v in values)
 
 
-def _static(value: Any) -> int:
+def static(value: Any) -> int:
     """A size as a number. A symbolic one gets its present value, and a guard: another size compiles another graph."""
     if isinstance(value, (int, sympy.Integer)):
         return int(value)

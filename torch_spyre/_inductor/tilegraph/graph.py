@@ -52,12 +52,14 @@ class Buffer:
     stride: tuple[int, ...]
     kind: str = "temp"
     returned_as: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # (size, stride) callers see, if not the above
+    names: tuple[str, ...] = ()  # of the dims, where the user named them
     # planned
     offset: int = 0  # storage offset of an input, in host elements
     layout: Layout | None = None
     placement: str = "memory"  # memory, lx
     address: int = 0  # byte offset in the pool, or LX address
     local_size: tuple[int, ...] = ()  # device_size of one core's slice, for LX buffers
+    chunked: bool = False  # in a tile loop: LX holds one trip's part of the slice
 
     @property
     def numel(self) -> int:
@@ -65,6 +67,11 @@ class Buffer:
         for s in self.size:
             n *= s
         return n
+
+    @property
+    def span(self) -> int:
+        """Host elements from the first to the last, both included."""
+        return 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True)) if self.numel else 0
 
 
 @dataclass(frozen=True)
@@ -81,12 +88,24 @@ class Const:
     dtype: str
 
 
-Value = Load | Const
+@dataclass(frozen=True)
+class Position:
+    """An int32 computed from the iteration point."""
+
+    index: Index
+
+
+Value = Load | Const | Position
 
 
 @dataclass
 class Node:
-    """One device operation. `op` is an opfunc name; `dims` are (name, size), outer to inner; matmul ends in m, n, k."""
+    """One device operation. `op` is an opfunc name; `dims` are (name, size), outer to inner; matmul ends in m, n, k.
+
+    A gather's inputs are its table and its index tensors, a scatter's its source and its index tensors; in the table's
+    access (first input, or output) dim ``@j`` stands for the value of the j-th index tensor, below `limits[j]`.
+    `along` names the dim of a scan, of a top-k (whose output has `constants["k"]` elements there), or of an argmax.
+    """
 
     name: str
     op: str
@@ -96,9 +115,14 @@ class Node:
     reduced: tuple[str, ...] = ()
     constants: dict[str, float] = field(default_factory=dict)
     origin: str = ""
+    along: str = ""
+    limits: tuple[int, ...] = ()
+    hints: dict[str, dict[str, int]] = field(default_factory=dict)  # work_div, tiles: dim name -> count
     # planned
+    names: dict[str, str] = field(default_factory=dict)  # dim -> the user's name of it
     tiles: tuple[Dim, ...] = ()  # refined dims with their split
     core_order: tuple[str, ...] = ()
+    loop: int = 0  # number of the tile loop that the node belongs to; 0: none
     accesses: tuple[
         tuple[Coord, ...] | None, ...
     ] = ()  # device coordinates: inputs, then output; None: does not separate
@@ -106,6 +130,23 @@ class Node:
 
     def sizes(self) -> dict[str, int]:
         return dict(self.dims)
+
+    def result_sizes(self) -> dict[str, int]:
+        """As the output sees them: a top-k has k elements along its dim."""
+        sizes = self.sizes()
+        if "k" in self.constants:
+            sizes[self.along] = int(self.constants["k"])
+        return sizes
+
+    def fixed(self) -> set[str]:
+        """Tiles that one core does whole: reduced dims, the dim of a scan, and for a scatter every dim that does not
+        tell the cores' parts of the table apart."""
+        fixed = {*self.reduced, self.along} - {""}
+        written = self.accesses[-1] if self.accesses else None
+        if self.op.startswith("scatter") and written is not None:
+            apart = {t.dim for c in written for t in c.terms}
+            fixed |= {d.name for d in self.tiles} - apart
+        return fixed
 
     def loads(self) -> Iterator[Load]:
         return (v for v in self.inputs if isinstance(v, Load))
@@ -152,12 +193,12 @@ class Graph:
 
 def node_text(node: Node) -> list[str]:
     dims = ", ".join(f"{d}:{s}" for d, s in node.dims)
-    args = ", ".join(
-        f"{v.buffer}[{index_text(v.index)}]" if isinstance(v, Load) else repr(v.value) for v in node.inputs
-    )
+    args = ", ".join(value_text(v) for v in node.inputs)
     lines = [f"{node.name}: {node.output.buffer}[{index_text(node.output.index)}] = {node.op}({args}) over {dims}"]
     if node.reduced:
         lines.append(f"  reduces {', '.join(node.reduced)}")
+    if node.along:
+        lines.append(f"  along {node.along}")
     if node.tiles:
         split = ", ".join(f"{d.name}:{d.size}/{d.slices}" for d in node.tiles)
         lines.append(f"  split {split}; cores by {', '.join(node.core_order) or 'one'}")
@@ -170,6 +211,12 @@ def node_text(node: Node) -> list[str]:
     return lines + [f"  note: {note}" for note in node.notes]
 
 
+def value_text(value: Value) -> str:
+    if isinstance(value, Load):
+        return f"{value.buffer}[{index_text(value.index)}]"
+    return repr(value.value) if isinstance(value, Const) else f"position({index_text(value.index)})"
+
+
 def term_text(t: Term) -> str:
     text = t.dim
     if t.div > 1:
@@ -180,6 +227,8 @@ def term_text(t: Term) -> str:
 
 
 def coord_text(c: Coord | Index) -> str:
+    if isinstance(c, Coord) and c.index >= 0:
+        return f"input {c.index}"
     parts = [term_text(t) for t in c.terms]
     if c.const or not parts:
         parts.append(str(c.const))
@@ -188,7 +237,9 @@ def coord_text(c: Coord | Index) -> str:
 
 index_text = coord_text
 
-_CLASSES: dict[str, type] = {c.__name__: c for c in (Graph, Buffer, Node, Load, Const, Index, Layout, Term, Coord, Dim)}
+_CLASSES: dict[str, type] = {
+    c.__name__: c for c in (Graph, Buffer, Node, Load, Const, Position, Index, Layout, Term, Coord, Dim)
+}
 
 
 def _encode(value: Any) -> Any:

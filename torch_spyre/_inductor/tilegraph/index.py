@@ -42,6 +42,12 @@ def term_range(term: Term, sizes: Mapping[str, int]) -> int:
     return min(n, term.mod) if term.mod else n
 
 
+def bounds(index: Index, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """The least and the greatest value (each term by itself; digits of one dim need not peak together)."""
+    reach = [t.scale * (term_range(t, sizes) - 1) for t in index.terms]
+    return index.const + sum(r for r in reach if r < 0), index.const + sum(r for r in reach if r > 0)
+
+
 def from_sympy(expr: sympy.Expr, sizes: Mapping[str, int]) -> Index:
     """Reads Inductor's index expression. Raises UnsupportedOp for anything that is not quasi-affine in the dims."""
     expr = sympy.expand(sympy.sympify(expr))

@@ -97,7 +97,7 @@ void copy_on_device(const at::Tensor& src, const at::Tensor& dst, bool non_block
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_copy_from", "");
   at::assert_no_internal_overlap(dst);
   torch::jit::Stack stack{src, dst, non_blocking};
-  run_eager(op, &stack);
+  run_eager(op, &stack, /*written=*/1);
 }
 
 bool same_view(const at::Tensor& a, const at::Tensor& b) {

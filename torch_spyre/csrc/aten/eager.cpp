@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eager.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <bit>
 #include <mutex>
 #include <shared_mutex>
@@ -224,10 +226,61 @@ std::shared_ptr<const EagerPlan> plan_call(const c10::OperatorHandle& op, Stack*
 
 void boxed_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) { run_eager(op, stack); }
 
+using Tensors = c10::SmallVector<at::Tensor, 4>;
+
+void collect_tensors(const c10::IValue& v, Tensors& tensors) {
+  if (v.isTensor()) {
+    if (v.toTensor().defined()) tensors.push_back(v.toTensor());
+  } else if (v.isList()) {
+    for (const auto& item : v.toListRef()) collect_tensors(item, tensors);
+  }
+}
+
+/// Does writing to one of `targets` change `t`? As everywhere in PyTorch, it must not do so to a part of it.
+bool aliased(const c10::OperatorHandle& op, const at::Tensor& t, const Tensors& targets) {
+  if (!t.defined() || !t.is_privateuseone()) return false;
+  for (const auto& target : targets) {
+    if (!t.is_alias_of(target)) continue;
+    if (at::get_overlap_status(target, t) == at::MemOverlapStatus::Partial)
+      raise("InvalidArgument", c10::str(op_name(op), ": the written tensor ", target.sizes(), " and the operand ",
+                                        t.sizes(), " share some elements of one storage; use .clone() on the operand"));
+    return true;
+  }
+  return false;
+}
+
+/// Operands whose storage the call also writes are replaced by copies: a program writes a result while other cores
+/// still read.
+void separate(const c10::OperatorHandle& op, Stack* stack, int written) {
+  const auto& arguments = op.schema().arguments();
+  const auto base = stack->size() - arguments.size();
+  const auto is_target = [&](size_t i) {
+    const auto* alias = arguments[i].alias_info();
+    return static_cast<int>(i) == written || (alias && alias->isWrite());
+  };
+  Tensors targets;
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (is_target(i)) collect_tensors((*stack)[base + i], targets);
+  if (targets.empty()) return;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    auto& value = (*stack)[base + i];
+    if (is_target(i)) continue;
+    if (value.isTensor() && aliased(op, value.toTensor(), targets)) value = value.toTensor().clone();
+    if (!value.isTensorList()) continue;
+    auto list = value.toTensorList();
+    if (std::none_of(list.begin(), list.end(), [&](const at::Tensor& t) { return aliased(op, t, targets); })) continue;
+    auto copies = list.copy();
+    for (size_t k = 0; k < copies.size(); ++k)
+      if (aliased(op, copies.get(k), targets)) copies.set(k, copies.get(k).clone());
+    value = std::move(copies);
+  }
+}
+
 }  // namespace
 
-void run_eager(const c10::OperatorHandle& op, Stack* stack) {
+void run_eager(const c10::OperatorHandle& op, Stack* stack, int written) {
   const auto n = op.schema().arguments().size();
+  separate(op, stack, written);
   Call call;
   call.key.add(reinterpret_cast<int64_t>(&op.schema()));
   for (auto it = stack->end() - static_cast<int64_t>(n); it != stack->end(); ++it) call.add(*it);
@@ -278,6 +331,10 @@ void register_structured_ops() {
       continue;
     const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+  }
+  // Their composite kernels only say that a device must bring its own.
+  for (const char* name : {"aten::convolution_overrideable", "aten::convolution_backward_overrideable"}) {
+    library->impl(name, torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
   }
 }
 

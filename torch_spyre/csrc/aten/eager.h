@@ -20,7 +20,8 @@ struct EagerPlan {
   std::vector<Binding> outputs;
 };
 
-/// Runs `op` on the arguments at the end of the stack and leaves its results there.
-void run_eager(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+/// Runs `op` on the arguments at the end of the stack and leaves its results there. `written` is an argument that the
+/// op changes though its schema does not say so.
+void run_eager(const c10::OperatorHandle& op, torch::jit::Stack* stack, int written = -1);
 
 }  // namespace spyre

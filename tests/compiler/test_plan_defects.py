@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+# pytest tests/compiler/test_plan_defects.py
+"""Programs on which a known planner for this card goes wrong; ours must get each of them right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from test_planner import check_ownership, check_placement
+from torch.nn import functional
+
+from torch_spyre._inductor import config, inspect
+from torch_spyre._inductor.hints import clear_tensor_dims, declare_tensor_dim, name_tensor_dims, spyre_hint
+from torch_spyre._inductor.planner import Plan
+from torch_spyre.ktir.tileops import Space
+
+
+def half(*size: int) -> torch.Tensor:
+    return torch.randn(*size).to(torch.float16)
+
+
+def compiled(fn: Callable[..., torch.Tensor], *args: torch.Tensor) -> tuple[torch.Tensor, Plan]:
+    """The result on the host and the plan of the last kernel, checked element by element."""
+    torch._dynamo.reset()
+    before = len(inspect.records())
+    inspect.start()
+    try:
+        result = torch.compile(fn, dynamic=False)(*args).cpu()
+    finally:
+        inspect.stop()
+    plan = inspect.records()[before:][-1].plan
+    check_ownership(plan, plan.kernel.cores)
+    check_placement(plan)
+    return result, plan
+
+
+def close(got: torch.Tensor, want: torch.Tensor, steps: float = 4) -> None:
+    """Within a few units of the 9-bit mantissa at the size of the result."""
+    assert got.shape == want.shape
+    assert (got.double() - want).abs().max() <= steps * 2**-10 * want.abs().max()
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(11)
+
+
+def test_tile_loops_address_the_device_layout() -> None:
+    """[1024, 4096] in 2 and in 4 chunks: trips advance by device coordinates, not by host strides."""
+    declare_tensor_dim("rows", 1024)
+    declare_tensor_dim("columns", 4096)
+    x = half(1024, 4096)
+    on_card = name_tensor_dims(x.to("spyre"), ["rows", "columns"])
+    try:
+        plain, _ = compiled(lambda x: torch.softmax(x * 3, -1), on_card)
+        for count in (2, 4):
+
+            def tiled(x: torch.Tensor, count: int = count) -> torch.Tensor:
+                with spyre_hint(num_tiles_per_dim={"rows": count}):
+                    return torch.softmax(x * 3, -1)
+
+            got, plan = compiled(tiled, on_card)
+            assert [loop.trips for loop in plan.kernel.loops] == [count]
+            assert torch.equal(got, plain)
+    finally:
+        clear_tensor_dims()
+    close(plain, torch.softmax(x.double() * 3, -1), 8)
+
+
+@pytest.mark.parametrize("cores", [4, 8, 32])
+def test_cores_read_only_what_they_wrote(cores: int) -> None:
+    """(a + b) @ w with 4 rows and 512 columns: an add on 4 cores may not feed 32 cores out of LX."""
+    a, b, w = half(4, 64), half(4, 64), half(64, 512)
+    with config.patch(sencores=cores):
+        got, plan = compiled(lambda a, b, w: (a + b) @ w, *(t.to("spyre") for t in (a, b, w)))
+    close(got, (a.double() + b.double()) @ w.double())
+    add, mm = plan.kernel.ops[-2:]
+    if add.output.tensor.space is Space.LX:
+        assert add.cores >= mm.cores
+
+
+def test_a_mutated_temporary_has_one_place() -> None:
+    """The pieces of a cat go into one buffer, whose lifetime begins with the first of them."""
+    a, y = half(64, 256), half(64, 64)
+
+    def fn(a: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.gelu(torch.cat([functional.silu(a)[:, 64:192], functional.silu(y)], 1))
+
+    got, _ = compiled(fn, a.to("spyre"), y.to("spyre"))
+    close(got, fn(a.double(), y.double()))
+
+
+def test_the_table_of_a_gather_begins_at_the_same_place_on_every_core() -> None:
+    table, index = half(101, 192), torch.randint(0, 101, (85,))
+    got, plan = compiled(lambda t, i: t[i] * 2, table.to("spyre"), index.to("spyre"))
+    close(got, table.double()[index] * 2)
+    assert max(op.cores for op in plan.kernel.ops) > 1
+
+
+def copies(plan: Plan) -> int:
+    return sum(op.op == "ReStickifyOpHBM" for op in plan.kernel.ops)
+
+
+def test_constants_do_not_hide_the_price_of_a_restickify() -> None:
+    x, y = half(128, 192).to("spyre"), half(192, 128).to("spyre")
+    without, plain = compiled(lambda x, y: x.t() + y, x, y)
+    with_first, first = compiled(lambda x, y: (2.0 * x.t()) + y, x, y)
+    assert copies(plain) == copies(first) == 1
+    close(with_first, 2.0 * x.cpu().double().t() + y.cpu().double())
+    close(without, x.cpu().double().t() + y.cpu().double())
+
+
+def test_equal_restickifies_are_one() -> None:
+    x, y, z = half(128, 192).to("spyre"), half(192, 128).to("spyre"), half(192, 128).to("spyre")
+    got, plan = compiled(lambda x, y, z: (x.t() + y) * torch.exp(x.t() - z), x, y, z)
+    assert copies(plan) == 1
+    want = (x.cpu().double().t() + y.cpu().double()) * torch.exp(x.cpu().double().t() - z.cpu().double())
+    close(got, want, 16)
+
+
+@pytest.mark.parametrize("size", [(67, 100), (3, 65), (40, 127)])
+def test_padding_of_a_stick_takes_no_part_in_a_mean(size: tuple[int, int]) -> None:
+    """Filling the pad with 1/n instead of 0 would be an error of pad/n^2, which a loose tolerance does not see."""
+    x = torch.randn(*size) + 8
+    got, _ = compiled(lambda x: x.mean(-1), x.to("spyre"))
+    assert (got.double() - x.double().mean(-1)).abs().max() < 1e-5
+
+
+def test_grouped_keys_are_not_expanded() -> None:
+    """Four query heads share a key: no tensor of the plan holds the key four times."""
+    q, k = half(8, 64, 64), half(2, 64, 64)
+
+    def fn(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return q.view(2, 4, 64, 64) @ torch.exp(k).unsqueeze(1).transpose(-1, -2)
+
+    got, plan = compiled(fn, q.to("spyre"), k.to("spyre"))
+    close(got.double(), fn(q.double(), k.double()), 8)
+    assert not any(b.kind == "temp" and b.numel >= 8 * 64 * 64 for b in plan.graph.buffers.values())
+
+
+def test_a_weight_in_the_wrong_layout_is_copied_once_for_all_its_readers() -> None:
+    x, w = half(64, 128).to("spyre"), half(256, 128).to("spyre")
+    _, plan = compiled(lambda x, w: torch.relu(x @ w.t()) + (x * 2) @ w.t(), x, w)
+    assert copies(plan) == 1
+
+
+def test_planning_holds_no_state_between_graphs() -> None:
+    x, w = half(64, 128).to("spyre"), half(128, 256).to("spyre")
+    _, first = compiled(lambda x, w: torch.softmax(x @ w, -1), x, w)
+    compiled(lambda x, w: (x @ w).sum(0), x, w)
+    _, again = compiled(lambda x, w: torch.softmax(x @ w, -1), x, w)
+    assert first.kernel == again.kernel

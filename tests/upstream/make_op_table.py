@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+# python tests/upstream/make_op_table.py [--shard 1/4] [--again] [class or op ...]
+"""Runs the ops of op_list.py and writes op_table.json; prints the pass rates.
+
+Every finished op is kept in .op_table/, one file each, so that a stopped run goes on where it was and shards can run
+on several machines; `--again` forgets what is kept for the ops it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+KEPT = HERE / ".op_table"
+
+
+def kept(case: str) -> Path:
+    return KEPT / f"{case.replace('/', '_')}.json"
+
+
+def run_op(kind: str, case: str) -> str:
+    import op_list
+    import op_table
+    import torch
+    from groups import case_name
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    op = next(o for o in op_list.infos(kind) if case_name(o) == case)
+    start, rows = time.time(), []
+    for dtype, mode in op_list.runs(op):
+        rows.append(op_table.measure(kind, op, dtype, mode, "spyre")[0])
+    kept(case).write_text(json.dumps([asdict(r) for r in rows]))
+    bad = [f"{r.dtype} {r.mode}: {r.gap}" for r in rows if not r.good]
+    return f"{kind} {case}: {len(rows) - len(bad)} of {len(rows)} rows, {time.time() - start:.0f} s" + "".join(
+        f"\n    {text[:300]}" for text in bad
+    )
+
+
+def _run_case(case: tuple[str, str]) -> str:
+    return run_op(*case)
+
+
+def merge() -> list[Any]:
+    import op_table
+
+    rows = op_table.load()
+    for file in KEPT.glob("*.json"):
+        for row in json.loads(file.read_text()):
+            made = op_table.Row(**row)
+            rows[made.key] = made
+    return list(rows.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shard", default="1/1", help="part of the ops to run, as number/count")
+    parser.add_argument("--again", action="store_true", help="run also what is kept")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    os.environ.setdefault("SPYRE_CACHE_DIR", tempfile.mkdtemp(prefix="spyre-table-"))
+    os.environ.setdefault("TORCH_LOGS", "-all")
+    import op_list
+    import op_table
+
+    KEPT.mkdir(exist_ok=True)
+    number, count = map(int, options.shard.split("/"))
+    names = set(options.names)
+    cases = [(k, c) for k, c in op_list.every_case() if not names or {k, c} & names][number - 1 :: count]
+    todo = [(k, c) for k, c in cases if options.again or not kept(c).exists()]
+    # A fresh process now and then: every compiled graph stays in memory.
+    with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=20) as pool:
+        for line in pool.imap_unordered(_run_case, todo):
+            print(line, flush=True)
+    rows = merge()
+    op_table.save(rows)
+    print(op_table.summary(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One OpInfo sample computed on the card, eager or compiled, forward and backward, against the CPU.
+
+The CPU computes in float32 or float64 from the values that the card holds. A result may be off by a few units in the
+last place of the card's format, at the largest magnitude of the result: sums of mixed signs cancel.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from samples import Twins, seeded, tensors
+from torch.testing._internal.opinfo.core import SampleInput
+from torch.utils._pytree import tree_flatten, tree_map
+
+ULPS = {torch.float16: 8 * 2.0**-9, torch.bfloat16: 2.0**-6, torch.float32: 64 * 2.0**-23}
+_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+
+
+class Refused(Exception):
+    """The CPU itself cannot do this sample."""
+
+
+def run(op: Any, sample: SampleInput, mode: str) -> Callable[[], Any]:
+    def call(x: Any, args: Any, kwargs: Any) -> Any:
+        return op(x, *args, **kwargs)
+
+    if mode == "compiled":
+        torch._dynamo.reset()
+        call = torch.compile(call, backend="spyre", dynamic=False)
+    return lambda: call(sample.input, tuple(sample.args), dict(sample.kwargs))
+
+
+def reference(op: Any, sample: SampleInput) -> tuple[Any, Any]:
+    """(result in the sample's own dtypes, result from wider inputs or None where the op has no such form)."""
+    seeded()
+    try:
+        plain = op(sample.input, *sample.args, **sample.kwargs)
+    except Exception as error:
+        raise Refused from error
+    try:
+        wide = tree_map(_widened, (sample.input, tuple(sample.args), dict(sample.kwargs)))
+        seeded()
+        return plain, op(wide[0], *wide[1], **wide[2])
+    except Exception:
+        return plain, None
+
+
+def _widened(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return x.detach().to(_WIDER.get(x.dtype, x.dtype)).requires_grad_(x.requires_grad)
+    return _WIDER.get(x, x) if isinstance(x, torch.dtype) else x
+
+
+def check_forward(op: Any, sample: SampleInput, device: str, mode: str) -> None:
+    host, card = Twins(device).split(op, sample)
+    plain, wide = reference(op, host)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seeded()
+        actual = run(op, card, mode)()
+    got, want = tree_flatten(actual)[0], tree_flatten(plain)[0]
+    exact = tree_flatten(wide)[0] if wide is not None else want
+    assert len(got) == len(want), f"{len(got)} results where {len(want)} were expected"
+    for a, e, w in zip(got, want, exact, strict=True):
+        if not isinstance(e, torch.Tensor):
+            assert a == e, f"{a} where {e} was expected"
+            continue
+        assert a.device.type == torch.device(device).type, f"result on {a.device}"
+        assert a.dtype == e.dtype, f"dtype {a.dtype} where {e.dtype} was expected"
+        assert a.shape == e.shape, f"shape {list(a.shape)} where {list(e.shape)} was expected"
+        close(a, w, e)
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor, plain: torch.Tensor) -> None:
+    if not plain.is_floating_point():
+        got = actual.cpu()
+        bad = (got != plain).nonzero()
+        assert not len(bad), (
+            f"{len(bad)} of {plain.numel()} values differ, first at {bad[0].tolist()}: {got[tuple(bad[0])].item()} "
+            f"where {plain[tuple(bad[0])].item()} was expected"
+        )
+        return
+    if not plain.numel():
+        return
+    got, want = actual.detach().cpu().double(), expected.detach().to(plain.dtype).double()
+    finite = want[want.isfinite()]
+    scale = max(1.0, finite.abs().max().item() if finite.numel() else 1.0)
+    tolerance = ULPS[plain.dtype] * scale
+    same = (got == want) | (got.isnan() & want.isnan()) | ((got - want).abs() <= tolerance)
+    bad = (~same).nonzero()
+    assert not len(bad), (
+        f"{len(bad)} of {want.numel()} values differ by more than {tolerance:.3g}, first at {bad[0].tolist()}: "
+        f"{got[tuple(bad[0])].item():.7g} where {want[tuple(bad[0])].item():.7g} was expected"
+    )
+
+
+def leaves(sample: SampleInput) -> list[torch.Tensor]:
+    return [x for x in tensors(sample) if x.is_floating_point()]
+
+
+def gradients(call: Callable[[], Any], inputs: list[torch.Tensor]) -> list[torch.Tensor | None] | None:
+    """Of the sum of all results, weighted by 1, 2, 3, 1, 2, 3, …; None if no result depends on the inputs."""
+    for x in inputs:
+        x.requires_grad_()
+    results = [r for r in tensors(call()) if r.is_floating_point() and r.requires_grad]
+    if not results:
+        return None
+    weights = [(torch.arange(r.numel()) % 3 + 1).reshape(r.shape).to(r.dtype).to(r.device) for r in results]
+    return list(torch.autograd.grad(results, inputs, weights, allow_unused=True))
+
+
+def check_backward(op: Any, sample: SampleInput, device: str, mode: str) -> bool:
+    """False if there is nothing to differentiate."""
+    host, card = Twins(device).split(op, sample)
+    wide_parts = tree_map(_widened, (host.input, tuple(host.args), dict(host.kwargs)))
+    wide = SampleInput(wide_parts[0], args=wide_parts[1], kwargs=wide_parts[2])
+    try:
+        seeded()
+        want = gradients(run(op, wide, "eager"), leaves(wide))
+    except Exception:
+        return False
+    if want is None:
+        return False
+    seeded()
+    got = gradients(run(op, card, mode), leaves(card))
+    assert got is not None, "no result has a gradient"
+    for x, a, w in zip(leaves(card), got, want, strict=True):
+        if w is None:
+            assert a is None or not a.cpu().any(), "a gradient where there should be none"
+            continue
+        assert a is not None, "a gradient is missing"
+        assert a.shape == x.shape and a.dtype == x.dtype, f"gradient {a.dtype}{list(a.shape)}"
+        close(a, w, w.to(x.dtype))
+    return True

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowerings of functions that the card has whole, and of ops that it has not: those run on the host, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.lowering import fallback_handler, lowerings, make_pointwise, register_lowering
+from torch._inductor.virtualized import ops
+
+from torch_spyre._inductor.guards import guarded, overloads
+from torch_spyre.ops.operators import HOST_FUNCTIONS
+
+aten = torch.ops.aten
+
+
+def whole(opfunc: str, dtype: torch.dtype, *parameters: float) -> Callable[..., Any]:
+    """The card's function of one tensor and some numbers."""
+
+    def scalar(x: Any) -> Any:
+        numbers = [ops.constant(p, torch.float32) for p in parameters]
+        return ops.inline_asm_elementwise(x, *numbers, asm=opfunc, dtype=dtype)
+
+    return make_pointwise(scalar)
+
+
+def _gelu(x: ir.TensorBox, approximate: str = "none") -> Any:
+    return whole("gelu_tanh" if approximate == "tanh" else "gelufwd", x.get_dtype())(x)
+
+
+def _silu(x: ir.TensorBox) -> Any:
+    return whole("silu", x.get_dtype())(x)
+
+
+def _mish(x: ir.TensorBox) -> Any:
+    return whole("mish", x.get_dtype())(x)
+
+
+def _softplus(x: ir.TensorBox, beta: float = 1, threshold: float = 20) -> Any:
+    return whole("softplus", x.get_dtype(), float(beta), float(threshold))(x)
+
+
+# Kept out of Inductor's decompositions for tensors on spyre; see torch_spyre/ops/decompositions.py.
+WHOLE: dict[Any, Callable[..., Any]] = {
+    aten.gelu.default: _gelu,
+    aten.silu.default: _silu,
+    aten.mish.default: _mish,
+    aten.softplus.default: _softplus,
+}
+
+
+def _host(op: Any) -> None:
+    """In a compiled graph the op is called as it is, and falls back as it does in eager mode."""
+    for overload in overloads(op):
+        guarded(overload)(fallback_handler(overload, add_to_fallback_set=False))
+
+
+def register() -> None:
+    for name in HOST_FUNCTIONS:
+        _host(getattr(aten, name))
+    for op, lower in WHOLE.items():
+        previous = lowerings.get(op)
+        assert previous is None, f"{op} has a lowering already"
+        register_lowering(op, type_promotion_kind=None)(lower)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowerings of ops that put tensors together: copies into views of one new buffer, where Inductor would mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.lowering import get_promoted_dtype, lowerings, to_dtype
+from torch._inductor.virtualized import V, ops
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
+
+from torch_spyre._inductor.guards import guarded
+
+aten = torch.ops.aten
+
+
+def undefined(size: Sequence[Any], dtype: torch.dtype, device: torch.device) -> ir.TensorBox:
+    """A new buffer that nobody has written yet."""
+
+    def inner(index: Sequence[Any]) -> Any:
+        return ops.inline_asm_elementwise(asm="undefined", dtype=dtype)
+
+    made = ir.Pointwise.create(device=device, dtype=dtype, inner_fn=inner, ranges=list(size))
+    made.realize()
+    return made
+
+
+def copy_into(whole: ir.TensorBox, view: Any, place: Sequence[Any], source: ir.TensorBox) -> None:
+    lowerings[aten.copy_.default](lowerings[view](whole, *place), source)
+
+
+def scatter_through_view(view: Any) -> Callable[..., Any]:
+    """x with a view of it replaced by src: a copy of x, and src copied into the view."""
+
+    def scatter(x: ir.TensorBox, src: ir.TensorBox, *place: Any, **named: Any) -> ir.TensorBox:
+        whole = lowerings[aten.clone.default](x)
+        whole.realize()
+        lowerings[aten.copy_.default](lowerings[view](whole, *place, **named), src)
+        return whole
+
+    return scatter
+
+
+def _static(value: Any) -> int:
+    return int(V.graph.sizevars.guard_int(value))
+
+
+def _cat(tensors: Sequence[ir.TensorBox], dim: int = 0) -> ir.TensorBox:
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    dtype = get_promoted_dtype(*tensors, type_promotion_kind=kind)
+    parts = [to_dtype(t, dtype) for t in tensors if not _skipped(t)]
+    if not parts:
+        return lowerings[aten.clone.default](to_dtype(tensors[0], dtype))
+    size = [_static(n) for n in parts[0].get_size()]
+    dim %= len(size)
+    lengths = [_static(t.get_size()[dim]) for t in parts]
+    whole = undefined([*size[:dim], sum(lengths), *size[dim + 1 :]], dtype, parts[0].get_device())
+    start = 0
+    for part, length in zip(parts, lengths, strict=True):
+        if length:
+            copy_into(whole, aten.slice.Tensor, (dim, start, start + length), part)
+        start += length
+    return whole
+
+
+def _skipped(x: ir.TensorBox) -> bool:
+    """An empty tensor of one dim joins anything."""
+    size = x.get_size()
+    return len(size) == 1 and _static(size[0]) == 0
+
+
+def _constant_pad(x: ir.TensorBox, padding: Sequence[Any], value: Any = 0) -> ir.TensorBox:
+    size = [_static(n) for n in x.get_size()]
+    pads = [_static(p) for p in padding]
+    dims = {len(size) - 1 - i: (pads[2 * i], pads[2 * i + 1]) for i in range(len(pads) // 2)}
+    for dim, (before, after) in dims.items():  # a negative pad cuts
+        start, end = max(0, -before), size[dim] - max(0, -after)
+        if (start, end) != (0, size[dim]):
+            x = lowerings[aten.slice.Tensor](x, dim, start, end)
+    grown = [n + sum(dims.get(d, (0, 0))) for d, n in enumerate(size)]
+    if list(map(_static, x.get_size())) == grown:
+        return lowerings[aten.clone.default](x)
+    whole = lowerings[aten.full.default](grown, value, dtype=x.get_dtype(), device=x.get_device())
+    whole.realize()
+    view = whole
+    for dim, (before, _) in dims.items():
+        start = max(0, before)
+        view = lowerings[aten.slice.Tensor](view, dim, start, start + _static(x.get_size()[dim]))
+    lowerings[aten.copy_.default](view, x)
+    return whole
+
+
+def register() -> None:
+    guarded(aten.cat)(_cat)
+    guarded(aten.constant_pad_nd)(_constant_pad)
+    for scatter, view in ((aten.slice_scatter, aten.slice.Tensor), (aten.select_scatter, aten.select.int)):
+        guarded(scatter)(scatter_through_view(view))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splits worth considering for a node: its own good ones, and those that let it share a scratchpad with a neighbour.
+
+Slices are whole sticks and may be uneven: the last core of a dim gets what is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from torch_spyre import knobs
+from torch_spyre._inductor.passes.cost import NodeCost
+from torch_spyre._inductor.passes.ownership import Split, cores_of
+from torch_spyre._inductor.tilegraph.graph import Graph, Node
+from torch_spyre.constants import LX_BYTES
+from torch_spyre.ktir.tileops import Dim
+
+MAX_SPAN_BYTES = 256 << 20  # what one core may reach of one tensor
+_OVER_SPAN = 1e12
+_ROWS = 8  # rows that a core should at least have before k is cut instead
+_K_STICKS = 4  # sticks of k that each part should at least have
+
+
+def granularity(graph: Graph, node: Node) -> dict[str, int]:
+    """Elements that must stay together along each dim: the largest stick any operand has along it."""
+    grains = {d.name: 1 for d in node.tiles}
+    values = [*node.loads(), node.output]
+    for value, coords in zip(values, node.accesses, strict=True):
+        layout = graph.buffers[value.buffer].layout
+        if not coords or layout is None:
+            continue
+        for term in coords[-1].terms:
+            grains[term.dim] = max(grains[term.dim], layout.elems_per_stick)
+    return grains
+
+
+def splittable(node: Node) -> list[Dim]:
+    """Dims along which cores write different elements of the result."""
+    fixed = node.fixed()
+    return [d for d in node.tiles if d.size > 1 and d.name not in fixed]
+
+
+def in_sums(node: Node) -> set[str]:
+    """Dims that share a device coordinate with others: the back end follows those only in slices of one size."""
+    return {
+        t.dim for coords in node.accesses for c in coords or () if len({t.dim for t in c.terms}) > 1 for t in c.terms
+    }
+
+
+def _units(dim: Dim, grains: dict[str, int]) -> int:
+    """Sticks (or elements) along a dim, the last one counted whole."""
+    return -(-dim.size // grains[dim.name])
+
+
+def cut(dim: Dim, grain: int, slices: int) -> tuple[str, int, int]:
+    """At most `slices` slices of whole sticks; all but the last are equal."""
+    units = -(-dim.size // grain)
+    each = -(-units // max(1, min(slices, units)))
+    return dim.name, -(-units // each), each * grain
+
+
+def own(node: Node, grains: dict[str, int], cores: int, cost: NodeCost, count: int) -> list[Split]:
+    """The cheapest splits that a node would choose alone, and each single dim, which neighbours share most easily."""
+    if node.op == "batchmatmul":
+        return best(dict.fromkeys(_matmul(node, grains, cores)), cost, count)
+    dims = sorted(splittable(node), key=lambda d: -_units(d, grains))
+    single = [_ordered(node, [cut(d, grains[d.name], cores)]) for d in dims[:3]]
+    return list(dict.fromkeys((*best(dict.fromkeys(_spread(node, dims, grains, cores)), cost, count), *single)))
+
+
+def alone(node: Node, grains: dict[str, int], cores: int) -> list[Split]:
+    """Splits of a node that has no neighbours: few, because eager execution plans every op by itself."""
+    if node.op == "batchmatmul":
+        return list(dict.fromkeys(_matmul(node, grains, cores)))
+    dims = sorted(splittable(node), key=lambda d: -_units(d, grains))
+    return [_chain([first, *(d for d in dims if d is not first)], grains, cores, node) for first in dims[:2]]
+
+
+def _spread(node: Node, dims: Sequence[Dim], grains: dict[str, int], cores: int) -> Iterable[Split]:
+    yield ()
+    for first in dims[:3]:
+        yield _chain([first, *(d for d in dims if d is not first)], grains, cores, node)
+    for share in _powers(cores):
+        if len(dims) > 1 and 1 < share < cores:
+            yield _ordered(node, [cut(dims[0], grains[dims[0].name], share),
+                                  cut(dims[1], grains[dims[1].name], cores // share)])  # fmt: skip
+
+
+def _chain(dims: Sequence[Dim], grains: dict[str, int], cores: int, node: Node) -> Split:
+    """Cuts the dims in turn until the cores are used up."""
+    result = []
+    for dim in dims:
+        piece = cut(dim, grains[dim.name], cores)
+        result.append(piece)
+        cores //= piece[1]
+        if cores < 2:
+            break
+    return _ordered(node, result)
+
+
+def _ordered(node: Node, pieces: Iterable[tuple[str, int, int]]) -> Split:
+    """Core digits in the order of the result's device dims, so that neighbours that cut alike agree on the cores."""
+    position = {d.name: i + 100 for i, d in enumerate(node.tiles)}
+    for axis, coord in reversed(list(enumerate(node.accesses[-1] or ()))):
+        position.update({t.dim: axis for t in coord.terms})
+    return tuple(sorted((p for p in pieces if p[1] > 1), key=lambda p: (position[p[0]], p[0])))
+
+
+def _powers(limit: int) -> list[int]:
+    return sorted({1 << i for i in range(limit.bit_length()) if 1 << i <= limit} | {limit})
+
+
+def _matmul(node: Node, grains: dict[str, int], cores: int) -> Iterable[Split]:
+    """Batch x rows x columns x k: all powers of two, with the columns taking what is left."""
+    parts = {kind: [d for d in node.tiles if d.name.split(".")[0].rstrip("0123456789") == kind] for kind in "bmnk"}
+    units = {kind: math.prod(-(-d.size // grains[d.name]) for d in dims) for kind, dims in parts.items()}
+    for k in _k_ways(parts, units, cores):
+        for b in _powers(min(cores // k, units["b"])):
+            for m in _powers(min(cores // (k * b), units["m"])):
+                shares = {"b": b, "m": m, "n": cores // (k * b * m), "k": k}
+                pieces = [p for kind, share in shares.items() for p in _over(parts[kind], share, grains)]
+                if k == 1 or _partial_bytes(pieces) <= LX_BYTES * knobs.get("dxp_lx_frac_avail"):
+                    yield _ordered(node, pieces)
+
+
+def _k_ways(parts: dict[str, list[Dim]], units: dict[str, int], cores: int) -> tuple[int, ...]:
+    """How often k may be cut. Partial sums round differently, so this depends on the shape alone: k is cut where the
+    result is too small for the cores and k is long; and may be cut further where an operand spans too much memory."""
+    if len(parts["k"]) != 1:
+        return (1,)
+    rows = -(-units["m"] // _ROWS)
+    idle = cores // (units["b"] * rows * units["n"])
+    ways = 1 << min(idle, units["k"] // _K_STICKS).bit_length() >> 1
+    huge = parts["k"][0].size * max(units["m"], units["n"] * 64) * 2 > MAX_SPAN_BYTES
+    return (1, 2, 4, 8) if huge else (max(1, ways),)
+
+
+def _partial_bytes(pieces: Iterable[tuple[str, int, int]]) -> int:
+    """fp32 partial results of one core, which the back end keeps in its share of LX until they are summed."""
+    return 4 * math.prod(extent for name, _, extent in pieces if not name.startswith("k"))
+
+
+def _over(dims: Sequence[Dim], slices: int, grains: dict[str, int]) -> list[tuple[str, int, int]]:
+    """Spreads slices over the pieces of one logical dim, outer first."""
+    result = []
+    for dim in dims:
+        piece = cut(dim, grains[dim.name], slices)
+        result.append(piece)
+        slices //= piece[1]
+    return result
+
+
+def alone_ns(cost: NodeCost, split: Split) -> float:
+    """Price with everything in memory; out of reach if a core's part of a tensor spans too much."""
+    return cost.ns(split) + span_penalty(cost, split)
+
+
+def span_penalty(cost: NodeCost, split: Split) -> float:
+    limit = max((layout.bytes for layout in cost.layouts if layout is not None), default=0)
+    if limit <= MAX_SPAN_BYTES:
+        return 0.0
+    extents = {**cost.sizes, **{name: extent for name, _, extent in split if name in cost.sizes}}
+    worst = max(
+        sum((-(-extents[d] // div) - 1) * stride for d, stride, div, mod in a.loops if not mod)
+        for a in cost.accesses
+        if a is not None
+    )
+    return _OVER_SPAN * (worst / MAX_SPAN_BYTES) if worst > MAX_SPAN_BYTES else 0.0
+
+
+def best(splits: Iterable[Split], cost: NodeCost, count: int) -> list[Split]:
+    """The cheapest few, deterministic."""
+    return sorted(splits, key=lambda s: (alone_ns(cost, s), -cores_of(s), s))[:count]

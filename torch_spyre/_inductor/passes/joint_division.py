@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work division along the whole graph: one split for each node, chosen together.
+
+Each node has a few candidate splits, its own and its neighbours' in its own dims. A beam search in execution order
+picks one each: a node pays its price (`cost`) with every operand that it finds in its own scratchpad read from there;
+the first reader that does not find a temporary there pays for writing it to memory. The greedy plan is priced by the
+same function and kept if nothing better is found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch_spyre._inductor.passes import candidates
+from torch_spyre._inductor.passes.cost import NodeCost
+from torch_spyre._inductor.passes.indirect import TABLE_OPS
+from torch_spyre._inductor.passes.ownership import REPLICA, Part, Split, holds, part, translate, union
+from torch_spyre._inductor.tilegraph.graph import Graph, Node
+from torch_spyre.backend.isa import MAX_DIMS
+
+BEAM = 12
+OWN = 5  # own candidates of a node
+MOST = 16  # candidates of a node
+ROOMY = 32  # how much larger than LX a temporary may be if a tile loop holds one chunk of it at a time
+_IMPOSSIBLE = 1e15
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Input `operand` of a node is what the nodes `producers` wrote, each its part."""
+
+    producers: tuple[int, ...]
+    operand: int
+
+
+@dataclass
+class Problem:
+    """A graph with everything that does not depend on the choice of splits."""
+
+    graph: Graph
+    cores: int
+    capacity: int  # bytes of LX that one temporary may take
+    nodes: list[Node] = field(default_factory=list)
+    costs: list[NodeCost] = field(default_factory=list)
+    edges: list[list[Edge]] = field(default_factory=list)
+    last_use: list[int] = field(default_factory=list)
+    pinned: list[bool] = field(default_factory=list)  # the result must be in memory anyway
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        written: dict[str, tuple[int, ...]] = {}
+        self.nodes = graph.nodes
+        self.last_use = list(range(len(self.nodes)))
+        known: dict[object, NodeCost] = {}
+        for i, node in enumerate(self.nodes):
+            self.costs.append(_shared_cost(graph, node, known))
+            edges = []
+            for j, load in enumerate(node.loads()):
+                if load.buffer in written and node.accesses[j] is not None and node.op not in TABLE_OPS:
+                    edges.append(Edge(written[load.buffer], j))
+                    for p in written[load.buffer]:
+                        self.last_use[p] = i
+            self.edges.append(edges)
+            buffer = graph.buffers[node.output.buffer]
+            self.pinned.append(buffer.kind != "temp" or node.accesses[-1] is None)
+            if buffer.kind == "temp":
+                written[buffer.name] = (*written.get(buffer.name, ()), i)
+
+    def result(self, i: int, split: Split) -> Part | None:
+        """What each core holds of node i's result, if it may stay there."""
+        node = self.nodes[i]
+        layout = self.costs[i].layouts[-1]
+        if layout is None or any(name in node.reduced for name, _, _ in split):
+            return None
+        held = self.read(i, -1, split)
+        if held is None:
+            return None
+        size = held.elements * 128 // layout.elems_per_stick
+        return held if size <= self.capacity else None
+
+    def read(self, i: int, operand: int, split: Split) -> Part | None:
+        coords = self.nodes[i].accesses[operand]
+        return None if coords is None else part(coords, self.costs[i].sizes, split)
+
+
+def _shared_cost(graph: Graph, node: Node, known: dict[object, NodeCost]) -> NodeCost:
+    """Nodes of equal form share their prices: a model repeats its layers."""
+    layouts = tuple(graph.buffers[v.buffer].layout for v in (*node.loads(), node.output))
+    key = (node.op, node.tiles, node.accesses, layouts, node.reduced)
+    if key not in known:
+        known[key] = NodeCost(graph, node)
+    return known[key]
+
+
+def all_candidates(problem: Problem, asked: Mapping[int, Split]) -> list[list[Split]]:
+    """Own candidates of every node, then those of its consumers and producers, in that order.
+
+    `asked` are splits that a user demands: these nodes have no other.
+    """
+    grains, sets = [], []
+    priced: dict[int, list[Split]] = {}
+    for i, node in enumerate(problem.nodes):
+        grains.append(candidates.granularity(problem.graph, node))
+        cost = problem.costs[i]
+        if i in asked:
+            sets.append([asked[i]])
+            continue
+        if id(cost) not in priced:
+            priced[id(cost)] = candidates.own(node, grains[i], problem.cores, cost, OWN)
+        sets.append(list(priced[id(cost)]))
+    fixed = [n.fixed() for n in problem.nodes]
+    for backward in (True, False):
+        order = range(len(sets) - 1, -1, -1) if backward else range(len(sets))
+        for i in order:
+            for p, edge in ((p, e) for e in problem.edges[i] for p in e.producers):
+                read, written = problem.nodes[i].accesses[edge.operand], problem.nodes[p].accesses[-1]
+                if read is None or written is None:
+                    continue
+                source, target = (i, p) if backward else (p, i)
+                if target in asked:
+                    continue
+                a, b = (read, written) if backward else (written, read)
+                for split in list(sets[source]):
+                    if len(sets[target]) >= MOST:
+                        break
+                    found = translate(
+                        split,
+                        a,
+                        problem.costs[source].sizes,
+                        b,
+                        problem.costs[target].sizes,
+                        fixed[target],
+                        grains[target],
+                    )
+                    if (
+                        found is not None
+                        and found not in sets[target]
+                        and _allowed(problem, source, split, target, found)
+                    ):
+                        sets[target].append(found)
+    return sets
+
+
+def _allowed(problem: Problem, source: int, split: Split, target: int, found: Split) -> bool:
+    """Doing work on several cores pays where it feeds a matmul, whose cores share rows of their left operand, and
+    where it is little, such as converting a row of weights. It may not be written to memory by all of them.
+    """
+    copies = next((slices for name, slices, _ in found if name == REPLICA), 1)
+    if copies == 1:
+        return True
+    node = problem.nodes[target]
+    if problem.pinned[target] or node.op == "batchmatmul" or len(node.tiles) >= MAX_DIMS:
+        return False
+    if any(name == REPLICA for name, _, _ in split) or problem.nodes[source].op == "batchmatmul":
+        return True
+    points = [math.prod(problem.costs[i].sizes.values()) for i in (source, target)]
+    return points[1] * copies <= points[0]
+
+
+class _Tables:
+    """Prices and hand-overs of every candidate, by number, each worked out when it is first asked for."""
+
+    def __init__(self, problem: Problem, sets: Sequence[Sequence[Split]]) -> None:
+        self.problem, self.sets = problem, sets
+        self.replicated = [[any(name == REPLICA for name, _, _ in s) for s in splits] for splits in sets]
+        self.result_bit = []
+        for i, splits in enumerate(sets):
+            node = problem.nodes[i]
+            bit = 0 if problem.pinned[i] else 1 << (len(node.accesses) - 1)
+            self.result_bit.append([0 if any(n in node.reduced for n, _, _ in s) else bit for s in splits])
+        self._ns: list[dict[tuple[int, int], float]] = [{} for _ in sets]
+        self._owned: dict[tuple[int, ...], bool] = {}
+        self._parts: dict[tuple[int, int, int], Part | None] = {}
+        self._write: list[dict[int, float]] = [{} for _ in sets]
+
+    def ns(self, i: int, c: int, in_lx: int) -> float:
+        found = self._ns[i].get((c, in_lx))
+        if found is None:
+            cost, split = self.problem.costs[i], self.sets[i][c]
+            found = self._ns[i][c, in_lx] = cost.ns(split, in_lx) + candidates.span_penalty(cost, split)
+        return found
+
+    def write_ns(self, i: int, c: int) -> float:
+        """What it costs to have node i's result in memory instead of the scratchpad."""
+        found = self._write[i].get(c)
+        if found is None:
+            cost, split = self.problem.costs[i], self.sets[i][c]
+            result = 1 << (len(self.problem.nodes[i].accesses) - 1)
+            found = self._write[i][c] = max(0.0, cost.ns(split, 0) - cost.ns(split, result))
+        return found
+
+    def owned(self, edge: Edge, chosen: Sequence[int], i: int, c: int) -> bool:
+        key = (i, edge.operand, c, *(chosen[p] for p in edge.producers))
+        found = self._owned.get(key)
+        if found is None:
+            mine = union([self._part(p, -1, chosen[p]) for p in edge.producers])
+            yours = self._part(i, edge.operand, c) if mine is not None else None
+            found = self._owned[key] = mine is not None and yours is not None and holds(mine, yours)
+        return found
+
+    def _part(self, i: int, operand: int, c: int) -> Part | None:
+        key = (i, operand, c)
+        if key not in self._parts:
+            split = self.sets[i][c]
+            found = self.problem.result(i, split) if operand < 0 else self.problem.read(i, operand, split)
+            self._parts[key] = found
+        return self._parts[key]
+
+
+@dataclass(slots=True)
+class _State:
+    cost: float
+    chosen: tuple[int, ...]  # candidate of each node so far
+    spilled: frozenset[int]  # nodes whose results are in memory
+
+
+def search(problem: Problem, sets: Sequence[Sequence[Split]]) -> tuple[float, list[Split]]:
+    """(price, split of every node) of the best plan that the beam finds."""
+    tables = _Tables(problem, sets)
+    states = [_State(0.0, (), frozenset())]
+    for i, splits in enumerate(sets):
+        merged: dict[object, _State] = {}
+        live = [j for j in range(i + 1) if problem.last_use[j] > i]
+        for state in states:
+            for c in range(len(splits)):
+                step = _step(tables, state, i, c)
+                if step is None:
+                    continue
+                cost, spilled = step
+                chosen = (*state.chosen, c)
+                key = (*(chosen[j] for j in live), *(j in spilled for j in live))
+                known = merged.get(key)
+                if known is None or cost < known.cost:
+                    merged[key] = _State(cost, chosen, spilled)
+        states = _keep(tables, sorted(merged.values(), key=lambda s: s.cost), live)
+    best = states[0]
+    return best.cost, [splits[c] for splits, c in zip(sets, best.chosen, strict=True)]
+
+
+def _keep(tables: _Tables, states: list[_State], live: Sequence[int]) -> list[_State]:
+    """The cheapest states, at least one of which can still write everything to memory."""
+    kept = states[:BEAM]
+    if not any(_free(tables, s, live) for s in kept):
+        kept += [s for s in states[BEAM:] if _free(tables, s, live)][:1]
+    return kept
+
+
+def _free(tables: _Tables, state: _State, live: Sequence[int]) -> bool:
+    return not any(tables.replicated[j][state.chosen[j]] for j in live)
+
+
+def _step(tables: _Tables, state: _State, i: int, c: int) -> tuple[float, frozenset[int]] | None:
+    """(price so far, results that are in memory) after node i runs with candidate c."""
+    in_lx, spilled, cost = tables.result_bit[i][c], state.spilled, state.cost
+    for edge in tables.problem.edges[i]:
+        if tables.owned(edge, state.chosen, i, c):
+            in_lx |= 1 << edge.operand
+            continue
+        for p in edge.producers:
+            if p not in spilled:
+                if tables.replicated[p][state.chosen[p]]:
+                    return None
+                cost += tables.write_ns(p, state.chosen[p])
+                spilled = spilled | {p}
+    return cost + tables.ns(i, c, in_lx), spilled
+
+
+def price(problem: Problem, splits: Sequence[Split]) -> float:
+    """The price of a whole assignment, by the function that the search uses."""
+    tables = _Tables(problem, [[s] for s in splits])
+    state = _State(0.0, (), frozenset())
+    for i in range(len(splits)):
+        step = _step(tables, state, i, 0)
+        if step is None:
+            return _IMPOSSIBLE
+        state = _State(step[0], (*state.chosen, 0), step[1])
+    return state.cost

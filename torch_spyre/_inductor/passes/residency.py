@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Division, tiling and scratchpad together: what one assumes, the next must keep.
+
+Division may count on a tile loop to hold a temporary that is larger than LX. If the loop does not come about, the plan
+is made again without that hope, and the cheaper of the two is kept, priced as they really are.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from torch_spyre._inductor.passes import division, scratchpad, staging, tiling
+from torch_spyre._inductor.passes.cost import NodeCost
+from torch_spyre._inductor.passes.ownership import split_of
+from torch_spyre._inductor.tilegraph.graph import Graph
+
+
+def run(graph: Graph) -> Graph:
+    first = copy.deepcopy(graph) if len(graph.nodes) > 1 else graph
+    _plan(first, trust_loops=True)
+    if not _disappointed(first):
+        return first
+    _plan(graph, trust_loops=False)
+    return first if price(first) <= price(graph) else graph
+
+
+def _plan(graph: Graph, trust_loops: bool) -> None:
+    division.run(graph, trust_loops)
+    scratchpad.run(tiling.run(staging.run(graph)))
+
+
+def _disappointed(graph: Graph) -> bool:
+    """Is a temporary in memory that only a tile loop could have kept in LX?"""
+    room = scratchpad.capacity()
+    found = scratchpad.residents(graph) if room else {}
+    return any(r.bytes > room and graph.buffers[n].placement != "lx" for n, r in found.items())
+
+
+def explain(graph: Graph) -> list[str]:
+    lines = [f"{stage.__name__.rsplit('.', 1)[-1]}: {line}" for stage in (division, staging, tiling, scratchpad)
+             for line in stage.explain(graph)]  # fmt: skip
+    return [*lines, f"predicted: {price(graph) / 1e3:.1f} us"]
+
+
+def price(graph: Graph) -> float:
+    """Nanoseconds of the nodes as they are placed, trips of tile loops and what they read again included."""
+    total = 0.0
+    for node in graph.nodes:
+        in_lx = 0
+        for i, value in enumerate((*node.loads(), node.output)):
+            if graph.buffers[value.buffer].placement == "lx":
+                in_lx |= 1 << i
+        cost = NodeCost(graph, node)
+        total += cost.ns(split_of(node), in_lx)
+        looped = next((d for d in node.tiles if d.chunk), None)
+        if looped is not None:
+            again = tiling.reread(graph, node, looped.name)
+            trips = -(-looped.extent // looped.chunk)
+            device = cost.device
+            total += (trips - 1) * (device["launch.loop_trip"] * 1e3 + again / device["memory.bandwidth"])
+    return total

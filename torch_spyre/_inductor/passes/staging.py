@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Staging: what several nodes of a chain read from memory with the same split is loaded into LX once.
+
+The copy is one more node; it stays if the time model says that the reads it saves cost more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch_spyre._inductor.passes.cost import NodeCost
+from torch_spyre._inductor.passes.indirect import TABLE_OPS
+from torch_spyre._inductor.passes.ownership import REPLICA, Part, Split, apply, merge_replicas, part, split_of
+from torch_spyre._inductor.passes.scratchpad import capacity, live_bytes, residents
+from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
+
+Reader = tuple[int, int]  # (position of the node, number of the operand)
+
+
+def run(graph: Graph) -> Graph:
+    room = capacity()
+    if not room or len(graph.nodes) < 2:
+        return graph
+    found = residents(graph)
+    groups: dict[tuple[str, Part], list[Reader]] = {}
+    written = {n.output.buffer: i for i, n in enumerate(graph.nodes)}
+    for i, node in enumerate(graph.nodes):
+        if node.op in TABLE_OPS:
+            continue
+        sizes = {d.name: d.size for d in node.tiles}
+        for j, (value, coords) in enumerate(zip(node.loads(), node.accesses, strict=False)):
+            if coords and value.buffer not in found and written.get(value.buffer, -1) < i:
+                held = part(coords, sizes, split_of(node))
+                if held is not None and held.dense and not any(held.consts):
+                    groups.setdefault((value.buffer, held), []).append((i, j))
+    copies: list[tuple[int, Node]] = []
+    busy = live_bytes(graph, found)
+    for (name, held), readers in groups.items():
+        first, last = readers[0][0], readers[-1][0]
+        if last > first and max(busy[first : last + 1]) + _bytes(graph, name, held) <= room:
+            copy = _staged(graph, name, readers)
+            if copy is not None:
+                copies.append((readers[0][0], copy))
+    for at, copy in sorted(copies, key=lambda c: -c[0]):
+        graph.nodes.insert(at, copy)
+    return graph
+
+
+def explain(graph: Graph) -> list[str]:
+    return [f"{n.name}: {n.notes[0]}" for n in graph.nodes if n.name.startswith("stage_")]
+
+
+def _bytes(graph: Graph, name: str, held: Part) -> int:
+    layout = graph.buffers[name].layout
+    assert layout is not None
+    return held.elements * 128 // layout.elems_per_stick
+
+
+def _staged(graph: Graph, name: str, readers: list[Reader]) -> Node | None:
+    """The copy node, with all readers reading its result; None if it does not pay."""
+    copy, split = _copy_node(graph, name, readers[0])
+    if split is None:
+        return None
+    gain = 0.0
+    for i, _ in readers:
+        node = graph.nodes[i]
+        bits = sum(1 << j for r, j in readers if r == i)
+        cost = NodeCost(graph, node)
+        gain += (cost.ns(split_of(node), 0) - cost.ns(split_of(node), bits)) / len({j for r, j in readers if r == i})
+    spent = NodeCost(graph, copy).ns(split, 1 << 1)
+    if spent >= gain:
+        del graph.buffers[copy.output.buffer]
+        return None
+    for i, _ in readers:
+        node = graph.nodes[i]
+        node.inputs = tuple(
+            Load(copy.output.buffer, v.index) if isinstance(v, Load) and v.buffer == name else v for v in node.inputs
+        )
+    copy.notes.append(f"{name} is read {len(readers)} times: staging saves {(gain - spent) / 1e3:.1f} us")
+    return copy
+
+
+def _copy_node(graph: Graph, name: str, reader: Reader) -> tuple[Node, Split | None]:
+    """A copy of what one reader reads, on the reader's cores."""
+    node = graph.nodes[reader[0]]
+    load = list(node.loads())[reader[1]]
+    coords = node.accesses[reader[1]]
+    assert coords is not None
+    used = {t.dim for c in coords for t in c.terms}
+    source = graph.buffers[name]
+    temp = f"{name}_lx{len(graph.buffers)}"
+    graph.buffers[temp] = replace(source, name=temp, kind="temp", returned_as=None, placement="memory", address=0)
+    dims = tuple(d for d in node.dims if d[0] in {u.split(".")[0] for u in used})
+    copy = Node(f"stage_{name}_{reader[0]}", "identity", dims, (load,), Load(temp, load.index), origin=node.origin)
+    copy.tiles = tuple(d for d in node.tiles if d.name in used)
+    copy.accesses = (coords, coords)
+    split = merge_replicas(tuple(p if p[0] in used else (REPLICA, p[1], 1) for p in split_of(node)))
+    if split is not None:
+        apply(copy, split)
+    return copy, split

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traced scalars, and what conversions between dtypes become on the card.
+
+A dtype stored in the same device format is a new name for the same value; integers narrower than the card's words are
+computed in int32 and wrapped, as PyTorch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from torch_spyre._inductor.tilegraph.graph import Const, Value
+from torch_spyre.errors import UnsupportedOp
+
+SIXTEEN_BIT = ("float16", "bfloat16", "bool")
+WIDE_INTEGERS = ("int32", "int64")
+BITS = {"int64": 32, "int32": 32, "int16": 16, "int8": 8, "uint8": 8}  # of the values, as the card keeps them
+NARROW = ("int16", "int8", "uint8")
+_CONVERTIBLE = (*SIXTEEN_BIT, *BITS, "float32", "float8_e4m3fn", "float8_e5m2fnuz")
+_INT32 = (-(2**31), 2**31 - 1)
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A traced scalar: ``op`` is load, const, position, gather, or an opfunc.
+
+    A gather has its table access as leaf, in which dims ``@0``, ``@1``, … stand for the values of its args; `limits`
+    are their bounds.
+    """
+
+    op: str
+    dtype: str
+    args: tuple[Expr, ...] = ()
+    leaf: Value | None = None
+    limits: tuple[int, ...] = ()
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.op in ("load", "const", "position")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def const(value: float | int | bool, dtype: str) -> Expr:
+    if "int" in dtype and not _INT32[0] <= value <= _INT32[1]:
+        raise UnsupportedOp(f"the constant {value} does not fit into 32 bits, which is how the card keeps {dtype}")
+    return Expr("const", dtype, leaf=Const(value, dtype))
+
+
+def is_float(dtype: str) -> bool:
+    return "float" in dtype
+
+
+def cast(x: Expr, dtype: str, float_scalar: Callable[[Expr], Expr | None] = lambda x: None) -> Expr:
+    """x in another dtype. `float_scalar` gives an integer launch scalar as a float one."""
+    if x.dtype == dtype:
+        return x
+    scalar = float_scalar(x) if is_float(dtype) else None
+    if scalar is not None:
+        return Expr("load", dtype, leaf=scalar.leaf)
+    if isinstance(x.leaf, Const):
+        value = x.leaf.value
+        if dtype != "bool" and not is_float(dtype):
+            return _integer_const(float(value) if isinstance(value, float) else int(value), dtype)
+        return const(bool(value) if dtype == "bool" else float(value), dtype)
+    if x.dtype in SIXTEEN_BIT and dtype == "float32":
+        return Expr("dl16tofp32", dtype, (x,))
+    if x.dtype == "float32" and dtype in ("float16", "bfloat16"):
+        return Expr("fp32todl16", dtype, (x,))
+    if dtype == "bool":
+        return Expr("notequal", dtype, (x, const(0, x.dtype)))
+    if any(x.dtype in same and dtype in same for same in (SIXTEEN_BIT, WIDE_INTEGERS)):
+        return Expr("identity", dtype, (x,))
+    if x.dtype == "float8_e4m3fn" and dtype in ("float16", "bfloat16"):
+        return Expr("fp8todl16", dtype, (x,))
+    if dtype == "uint8" and x.dtype not in BITS:  # -1.0 is 255, as on the host
+        x = cast(x, "int32")
+    if x.dtype in BITS and dtype in BITS:
+        x = _wrapped(x, dtype)
+    if x.dtype not in _CONVERTIBLE or dtype not in _CONVERTIBLE:
+        raise UnsupportedOp(f"conversion of {x.dtype} to {dtype} has no device operation: convert on the host")
+    return Expr("convert", dtype, (x,))
+
+
+def _integer_const(value: float | int, dtype: str) -> Expr:
+    if value != value or value in (float("inf"), float("-inf")):
+        raise UnsupportedOp(f"the constant {value} has no value as {dtype}")
+    return const(int(value), dtype)
+
+
+def _wrapped(x: Expr, dtype: str) -> Expr:
+    """The integer x modulo the range of a narrower dtype. The card saturates when it stores; PyTorch wraps."""
+    bits, unsigned = BITS[dtype], dtype == "uint8"
+    if BITS[x.dtype] < bits or (x.dtype == "uint8" and bits > 8):
+        return x
+    wide = x if x.dtype in WIDE_INTEGERS else Expr("convert", "int32", (x,))
+
+    def apply(op: str, left: Expr, value: int) -> Expr:
+        return Expr(op, "int32", (left, const(value, "int32")))
+
+    # Shift left and back: the product wraps, and dividing it by the same power of two is exact.
+    shift = 1 << (32 - bits)
+    low = apply("truncdiv", apply("mul", wide, shift), shift)
+    if not unsigned:
+        return low
+    borrow = apply("maximum", apply("minimum", low, 0), -1)  # -1 where the value is negative, else 0
+    return Expr("sub", "int32", (low, apply("mul", borrow, 1 << bits)))

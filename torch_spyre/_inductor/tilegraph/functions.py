@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inductor's scalar functions as opfuncs of the card: direct ones by table, the rest as short formulas.
+
+A formula computes in fp32 whatever the dtype, so that only its result is rounded. Truth values are stored as 1 and 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch_spyre._inductor.tilegraph.expr import NARROW, Expr, cast, const, is_float
+from torch_spyre._inductor.tilegraph.graph import Const
+from torch_spyre.errors import UnsupportedOp
+
+# Inductor's op -> opfunc with the same meaning on floats and (where PyTorch has it) integers.
+SAME_DTYPE = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "truediv": "realdiv",
+    "div_rn": "realdiv",
+    "mul_rn": "mul",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "neg": "neg",
+    "abs": "abs",
+    "relu": "relufwd",
+    "exp": "exp",
+    "exp2": "exp2",
+    "expm1": "expm1",
+    "log": "log",
+    "log2": "log2",
+    "log1p": "log1p",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "reciprocal": "reciprocal",
+    "sin": "sin",
+    "cos": "cos",
+    "tan": "tan",
+    "asin": "asin",
+    "acos": "acos",
+    "atan": "atan",
+    "atan2": "atan2",
+    "sinh": "sinh",
+    "cosh": "cosh",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "erf": "erf",
+    "floor": "floor",
+    "ceil": "ceil",
+    "trunc": "trunc",
+    "round": "round",
+    "sign": "sign",
+    "pow": "pow",
+    "fmod": "fmod",
+    "mod": "fmod",
+    "remainder": "remainder",
+    "floordiv": "floordiv",
+    "truncdiv": "truncdiv",
+    "fma": "fma",
+    "where": "where3",
+    "bitwise_and": "bit_and",
+    "bitwise_or": "bit_or",
+    "bitwise_xor": "bit_xor",
+    "bitwise_not": "bit_not",
+    "bitwise_left_shift": "shl",
+    "bitwise_right_shift": "shr",
+}
+ALIASES = {
+    "and_": "bitwise_and",
+    "or_": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}
+COMPARE = {
+    "eq": "equal",
+    "ne": "notequal",
+    "gt": "greaterthan",
+    "ge": "greaterequal",
+    "lt": "lesserthan",
+    "le": "lesserequal",
+}
+LOGICAL = {"and": "mul", "or": "maximum", "xor": "notequal"}
+_TESTS = ("isnan", "isinf")
+_INTEGER_IDENTITY = ("floor", "ceil", "trunc", "round")
+
+
+def apply(name: str, args: tuple[Any, ...], where: str) -> Expr:
+    """One scalar op of Inductor on traced values. `where` names the buffer, for messages."""
+    name = ALIASES.get(name, name)
+    if not all(isinstance(a, Expr) for a in args):
+        raise UnsupportedOp(f"{name} in {where} has no device operation with arguments {args}")
+    kind = name.removeprefix("logical_").removeprefix("bitwise_")
+    if name.startswith("logical_") or (name.startswith("bitwise_") and all(a.dtype == "bool" for a in args)):
+        return _logical(kind, [cast(a, "bool") for a in args])
+    if name in COMPARE:
+        return _compare(COMPARE[name], *args)
+    if name in _TESTS:
+        return Expr(name, "bool", args) if is_float(args[0].dtype) else const(False, "bool")
+    if name == "square":
+        return _same_dtype("mul", (args[0], args[0]))
+    if name in _INTEGER_IDENTITY and not is_float(args[0].dtype):
+        return args[0]
+    if name in SAME_DTYPE:
+        return _same_dtype(SAME_DTYPE[name], args)
+    if name in FORMULAS:
+        return _formula(FORMULAS[name], args)
+    raise UnsupportedOp(
+        f"{name} in {where} has no device operation yet: move the tensor with .cpu() first to run it there"
+    )
+
+
+def _logical(kind: str, args: list[Expr]) -> Expr:
+    if kind == "not":
+        return Expr("equal", "bool", (args[0], const(False, "bool")))
+    return Expr(LOGICAL[kind], "bool", tuple(args))
+
+
+def _compare(opfunc: str, a: Expr, b: Expr) -> Expr:
+    if a.dtype in NARROW:
+        a, b = cast(a, "int32"), cast(b, "int32")
+    return Expr(opfunc, "bool", (a, b))
+
+
+def _same_dtype(opfunc: str, args: tuple[Expr, ...]) -> Expr:
+    values = args[1:] if opfunc == "where3" else args
+    dtype = values[0].dtype
+    if dtype in NARROW:  # computed in int32 and brought back to the dtype's range, as PyTorch wraps
+        wide = tuple(cast(v, "int32") for v in values)
+        return cast(Expr(opfunc, "int32", (*args[: -len(wide)], *wide)), dtype)
+    if opfunc == "minimum" and args[0].op == "maximum" and _number(args[1]) and _number(args[0].args[1]):
+        return Expr("clip", dtype, (*args[0].args, args[1]))
+    return Expr(opfunc, dtype, args)
+
+
+def _number(x: Expr) -> bool:
+    return isinstance(x.leaf, Const)
+
+
+# Formulas: on fp32 values, with operators as in arithmetic.
+
+
+class _F:
+    """An fp32 (or bool) expression with operators."""
+
+    def __init__(self, expr: Expr) -> None:
+        self.expr = expr
+
+    def _binary(self, opfunc: str, other: _F | float, dtype: str = "float32", swap: bool = False) -> _F:
+        value = other.expr if isinstance(other, _F) else const(other, self.expr.dtype)
+        return _F(Expr(opfunc, dtype, (value, self.expr) if swap else (self.expr, value)))
+
+    def __add__(self, other: _F | float) -> _F:
+        return self._binary("add", other)
+
+    def __sub__(self, other: _F | float) -> _F:
+        return self._binary("sub", other)
+
+    def __rsub__(self, other: float) -> _F:
+        return self._binary("sub", other, swap=True)
+
+    def __mul__(self, other: _F | float) -> _F:
+        return self._binary("mul", other)
+
+    def __truediv__(self, other: _F | float) -> _F:
+        return self._binary("realdiv", other)
+
+    def __rtruediv__(self, other: float) -> _F:
+        return self._binary("realdiv", other, swap=True)
+
+    def __lt__(self, other: _F | float) -> _F:
+        return self._binary("lesserthan", other, "bool")
+
+    def __gt__(self, other: _F | float) -> _F:
+        return self._binary("greaterthan", other, "bool")
+
+    def equals(self, other: _F | float) -> _F:
+        return self._binary("equal", other, "bool")
+
+    def __neg__(self) -> _F:
+        return _call("neg", self)
+
+
+def _call(opfunc: str, *args: _F) -> _F:
+    return _F(Expr(opfunc, "float32", tuple(a.expr for a in args)))
+
+
+def _where(condition: _F, a: _F | float, b: _F | float) -> _F:
+    left, right = (x.expr if isinstance(x, _F) else const(x, "float32") for x in (a, b))
+    return _F(Expr("where3", "float32", (condition.expr, left, right)))
+
+
+def _polynomial(x: _F, coefficients: tuple[float, ...]) -> _F:
+    """Highest power first."""
+    total = _F(const(coefficients[0], "float32"))
+    for c in coefficients[1:]:
+        total = _call("fma", total, x, _F(const(c, "float32")))
+    return total
+
+
+def _asinh(x: _F) -> _F:
+    size = _call("abs", x)
+    square = size * size
+    near = _call("log1p", size + square / (_call("sqrt", square + 1.0) + 1.0))
+    far = _call("log", size) + math.log(2)
+    return _copysign(_where(size > 1e9, far, near), x)
+
+
+def _acosh(x: _F) -> _F:
+    t = x - 1.0
+    near = _call("log1p", t + _call("sqrt", t * t + t * 2.0))
+    return _where(x > 1e9, _call("log", x) + math.log(2), near)
+
+
+def _atanh(x: _F) -> _F:
+    size = _call("abs", x)
+    return _copysign(_call("log1p", size * 2.0 / (1.0 - size)) * 0.5, x)
+
+
+def _negative(x: _F) -> _F:
+    """The sign bit: -0 is told from +0 by its reciprocal."""
+    return _where(x.equals(0.0), 1.0 / x, x) < 0.0
+
+
+def _copysign(x: _F, sign: _F) -> _F:
+    size = _call("abs", x)
+    return _where(_negative(sign), -size, size)
+
+
+def _hypot(x: _F, y: _F) -> _F:
+    a, b = _call("abs", x), _call("abs", y)
+    large, small = _call("maximum", a, b), _call("minimum", a, b)
+    ratio = small / large
+    whole = large * _call("sqrt", ratio * ratio + 1.0)
+    return _where(large.equals(small), large * math.sqrt(2), _where(large.equals(0.0), 0.0, whole))
+
+
+# Chebyshev fit of log(erfc(x) / t) + x^2 in t = 1 / (1 + x / 2), relative error 1.2e-7 (Numerical Recipes, erfcc).
+_ERFC = (
+    0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
+    -1.26551223,
+)  # fmt: skip
+
+
+def _erfc(x: _F) -> _F:
+    size = _call("abs", x)
+    t = 1.0 / (size * 0.5 + 1.0)
+    tail = t * _call("exp", _polynomial(t, _ERFC) - size * size)
+    small = 1.0 - _call("erf", x)
+    return _where(x < 0.5, small, tail)
+
+
+# Giles, "Approximating the erfinv function": single precision, in w = -log(1 - x^2).
+_ERFINV_CENTRE = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
+    0.246640727, 1.50140941,
+)  # fmt: skip
+_ERFINV_TAIL = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
+    1.00167406, 2.83297682,
+)  # fmt: skip
+
+
+def _erfinv(x: _F) -> _F:
+    w = -_call("log1p", -(x * x))
+    centre = _polynomial(w - 2.5, _ERFINV_CENTRE)
+    tail = _polynomial(_call("sqrt", w) - 3.0, _ERFINV_TAIL)
+    inside = _where(w < 5.0, centre, tail) * x
+    return _where(_call("abs", x).equals(1.0), x * math.inf, inside)
+
+
+FORMULAS: dict[str, Callable[..., _F]] = {
+    "log10": lambda x: _call("log2", x) * math.log10(2),
+    "asinh": _asinh,
+    "acosh": _acosh,
+    "atanh": _atanh,
+    "erfc": _erfc,
+    "erfinv": _erfinv,
+    "hypot": _hypot,
+    "signbit": _negative,
+    "copysign": _copysign,
+}
+
+
+def _formula(formula: Callable[..., _F], args: tuple[Expr, ...]) -> Expr:
+    dtype = args[0].dtype
+    result = formula(*(_F(cast(a, "float32")) for a in args)).expr
+    return result if result.dtype == "bool" else cast(result, dtype)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scaled dot product attention as the compiler likes it.
+
+Query heads that share a key head stand together as rows of one product, so that grouped attention reads keys and
+values where they are instead of repeating them; the scale is applied once, to the queries. Made of differentiable ops:
+eager, compiled and backward all start here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+_library = torch.library.Library("aten", "IMPL")
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    _check(query, key, value, attn_mask, is_causal)
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    groups = query.shape[-3] // key.shape[-3] if enable_gqa and query.dim() > 2 else 1
+    rows, columns = query.shape[-2], key.shape[-2]
+    queries = _grouped(query, groups) * factor
+    scores = torch.matmul(queries, key.transpose(-2, -1))
+    if is_causal:
+        attn_mask = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None:
+        heads = scores.unflatten(-2, (groups, rows)) if groups > 1 else scores
+        mask = _of_groups(attn_mask, groups)
+        if mask.dtype == torch.bool:
+            heads = heads.masked_fill(mask.logical_not(), -math.inf)
+        else:
+            heads = heads + mask
+        weights = torch._safe_softmax(heads.flatten(-3, -2) if groups > 1 else heads, -1)
+    else:
+        weights = torch.softmax(scores, -1)
+    if dropout_p:
+        weights = torch.dropout(weights, dropout_p, True)
+    result = torch.matmul(weights, value)
+    return result.unflatten(-2, (groups, rows)).flatten(-4, -3) if groups > 1 else result
+
+
+def _grouped(x: torch.Tensor, groups: int) -> torch.Tensor:
+    """[…, heads, rows, n] -> […, heads / groups, groups * rows, n]."""
+    return x if groups == 1 else x.unflatten(-3, (-1, groups)).flatten(-3, -2)
+
+
+def _of_groups(mask: torch.Tensor, groups: int) -> torch.Tensor:
+    """The mask of all heads as one of heads / groups, groups."""
+    if groups == 1 or mask.dim() < 3:
+        return mask
+    return mask.unsqueeze(-3) if mask.shape[-3] == 1 else mask.unflatten(-3, (-1, groups))
+
+
+def _check(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, is_causal: bool
+) -> None:
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same dtype, but got query.dtype: "
+            f"{query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
+        )
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        raise RuntimeError(
+            "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: "
+            f"{query.dim()}, key.dim: {key.dim()} and value.dim: {value.dim()} instead."
+        )
+    if mask is not None and is_causal:
+        raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
+
+
+def register() -> None:
+    """For recorded and for plain calls; called once, when the device is loaded."""
+    for key in ("AutogradPrivateUse1", "PrivateUse1"):
+        _library.impl("scaled_dot_product_attention", attention, key)

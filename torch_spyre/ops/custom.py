@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops that PyTorch lacks: they stand in traced graphs only, between the decompositions and the lowerings."""
+
+from __future__ import annotations
+
+import torch
+
+_library = torch.library.Library("spyre", "DEF")
+_library.define("matmul(Tensor a, Tensor b, *, ScalarType? out_dtype=None) -> Tensor")
+
+
+@torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")
+def _matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    return torch.matmul(a, b).to(out_dtype or a.dtype)
+
+
+@torch.library.register_fake("spyre::matmul", lib=_library)
+def _fake(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=out_dtype or a.dtype)
+
+
+# A batched matrix product whose batch dims broadcast without a copy; sums are fp32, rounded once to out_dtype.
+matmul = torch.ops.spyre.matmul.default

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decompositions of this device, entered into Inductor's table: they decline tensors of any other device.
+
+Eager ops and compiled graphs use the same table.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.ops.convolution import convolution, convolution_backward
+from torch_spyre.ops.custom import matmul
+
+aten = torch.ops.aten
+Decomposition = Callable[..., Any]
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    for x in values:
+        if isinstance(x, (list, tuple)):
+            yield from _leaves(x)
+        else:
+            yield x
+
+
+def _here(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    for x in _leaves((*args, *kwargs.values())):
+        device = x.device if isinstance(x, torch.Tensor) else x
+        if isinstance(device, torch.device) and device.type == DEVICE_NAME:
+            return True
+    return False
+
+
+def _guarded(ours: Decomposition, previous: Decomposition | None) -> Decomposition:
+    @functools.wraps(ours)
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        if _here(args, kwargs):
+            return ours(*args, **kwargs)
+        return NotImplemented if previous is None else previous(*args, **kwargs)
+
+    return decompose
+
+
+def _keep(*args: Any, **kwargs: Any) -> Any:
+    """The op stays as it is."""
+    return NotImplemented
+
+
+def _baddbmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    if not x.dtype.is_floating_point:
+        beta, alpha = int(beta), int(alpha)
+    product = torch.bmm(a, b)
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return product
+    return (x if beta == 1 else x * beta) + product
+
+
+def _scaled_mm(
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    bias: Any = None,
+    scale_result: Any = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> Any:
+    """Products of fp8 codes summed in fp32; scales are per tensor, or per row of a and per column of b."""
+    product = matmul(a, b, out_dtype=torch.float32) * scale_a * scale_b
+    if bias is not None:
+        product = product + bias
+    if scale_result is not None:
+        product = product * scale_result
+    return product.to(out_dtype or a.dtype)
+
+
+def _bucketize(x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """How many boundaries lie below each value."""
+    values = x.unsqueeze(-1)
+    below = boundaries <= values if right else boundaries < values
+    return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def _searchsorted(
+    boundaries: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: Any = None, sorter: Any = None
+) -> Any:
+    if sorter is not None:
+        boundaries = boundaries.gather(-1, sorter)
+    rows = boundaries if boundaries.dim() == 1 else boundaries.unsqueeze(-2)
+    return _bucketize(x, rows, out_int32=out_int32, right=right or side == "right")
+
+
+def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    values, places = torch.topk(x, k, dim, largest=False)
+    results = (values.narrow(dim, k - 1, 1), places.narrow(dim, k - 1, 1))
+    return results if keepdim else tuple(r.squeeze(dim) for r in results)
+
+
+def _median(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    """The lower of the two in the middle; NaN if there is one."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    _, place = _kthvalue(x, (x.shape[dim] + 1) // 2, dim, keepdim=True)
+    if x.dtype.is_floating_point:
+        nan = x.isnan()
+        place = torch.where(nan.any(dim, keepdim=True), nan.to(torch.int32).argmax(dim, keepdim=True), place)
+    value = x.gather(dim, place)
+    return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
+
+
+def _median_of_all(x: Any) -> Any:
+    return _median(x.reshape(-1), 0)[0]
+
+
+def _cdist(a: Any, b: Any, p: float, compute_mode: int | None = None) -> Any:
+    difference = a.unsqueeze(-2) - b.unsqueeze(-3)
+    return torch.linalg.vector_norm(difference, p, -1)
+
+
+def _cdist_backward(grad: Any, a: Any, b: Any, p: float, distance: Any) -> Any:
+    difference = a.unsqueeze(-2) - b.unsqueeze(-3)
+    grad, distance = grad.unsqueeze(-1), distance.unsqueeze(-1)
+    if p == 0:
+        return torch.zeros_like(a)
+    if p == 1:
+        part = difference.sign() * grad
+    elif p == float("inf"):
+        part = difference.sign() * (difference.abs() == distance) * grad
+    else:
+        size = difference.abs()
+        slope = difference * (size ** (p - 2) if p != 2 else 1) * (grad / distance ** (p - 1))
+        part = torch.where((distance == 0) | (size == 0), 0.0, slope)
+    return part.sum(-2)
+
+
+def _pooling(output: int, size: int, like: Any) -> Any:
+    """[output, size]: the weight of each input element in each cell of an adaptive average pooling."""
+    cell = torch.arange(output, device=like.device).unsqueeze(-1)
+    first, end = cell * size // output, ((cell + 1) * size + output - 1) // output
+    here = torch.arange(size, device=like.device)
+    return ((here >= first) & (here < end)).to(like.dtype) / (end - first).to(like.dtype)
+
+
+def _adaptive_avg_pool2d_backward(grad: Any, x: Any) -> Any:
+    rows, columns = (_pooling(grad.shape[d], x.shape[d], grad) for d in (-2, -1))
+    return matmul(matmul(rows.t(), grad), columns)
+
+
+def _windows_1d(output: int, size: int, kernel: int, stride: int, pad: int, padded: bool, like: Any) -> Any:
+    """[output, size]: 1 / count of the window where it covers an element; `padded` counts the padding too."""
+    first = torch.arange(output, device=like.device).unsqueeze(-1) * stride - pad
+    end = torch.clamp(first + kernel, max=size + pad)
+    inside, last = torch.clamp(first, min=0), torch.clamp(end, max=size)
+    here = torch.arange(size, device=like.device)
+    count = end - first if padded else last - inside
+    return ((here >= inside) & (here < last)).to(torch.float32) / count.to(torch.float32)
+
+
+def _avg_pool2d_backward(
+    grad: Any, x: Any, kernel: Any, stride: Any, pad: Any, ceil_mode: bool, padded: bool, divisor: int | None
+) -> Any:
+    """The window's weight is a product of one along rows and one along columns."""
+    kernel, stride, pad = (([*v, *v] if len(v) == 1 else list(v)) for v in (kernel, stride or kernel, pad))
+    spread = []
+    for d in (0, 1):
+        size = (grad.shape[d - 2], x.shape[d - 2], kernel[d], stride[d], pad[d])
+        weights = _windows_1d(*size, padded, grad)
+        spread.append((weights > 0).to(torch.float32) if divisor else weights)
+    wide = matmul(matmul(spread[0].t(), grad.float()), spread[1])
+    return (wide / divisor if divisor else wide).to(grad.dtype)
+
+
+TABLE: dict[Any, Decomposition] = {
+    aten.avg_pool2d_backward.default: _avg_pool2d_backward,
+    aten._cdist_backward.default: _cdist_backward,
+    aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool2d_backward,
+    aten.convolution.default: convolution,
+    aten.convolution_backward.default: convolution_backward,
+    aten.baddbmm.default: _baddbmm,
+    aten._scaled_mm.default: _scaled_mm,
+    aten.bucketize.Tensor: _bucketize,
+    aten.searchsorted.Tensor: _searchsorted,
+    aten._cdist_forward.default: _cdist,
+    aten.kthvalue.default: _kthvalue,
+    aten.median.dim: _median,
+    aten.median.default: _median_of_all,
+}
+
+
+def _of_pytorch() -> dict[Any, Decomposition]:
+    """PyTorch's own decompositions of ops that Inductor hands to the device's kernels, which this device has not."""
+    from torch._decomp import decomposition_table
+    from torch._inductor import decomposition, lowering
+
+    from torch_spyre._inductor.guards import REGISTERED
+
+    def missing(op: Any) -> bool:
+        return (
+            op not in REGISTERED
+            and op not in decomposition.decompositions
+            and (op not in lowering.lowerings or op in lowering.fallbacks)
+        )
+
+    return {op: fn for op, fn in decomposition_table.items() if missing(op)}
+
+
+def register() -> None:
+    """Enters the table; called once, when the device is registered with Inductor."""
+    from torch._inductor import decomposition
+
+    from torch_spyre._inductor.lowering_functions import WHOLE
+
+    entries = {**_of_pytorch(), **dict.fromkeys(WHOLE, _keep), **TABLE}
+    # The second is a cached union of the first with decompositions of random numbers.
+    for table in (decomposition.decompositions, decomposition.fast_random_decomps()):
+        for op, ours in entries.items():
+            table[op] = _guarded(ours, table.get(op))

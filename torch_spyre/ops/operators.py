@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+# python -m torch_spyre.ops.operators > docs/operators.md
+"""Which ops run on the card and which on the host, and why. The page docs/operators.md is printed from here.
+
+What is not named here runs on the card, or is refused with a reason and then runs on the host; both are counted by
+``torch_spyre.report()``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HostOps:
+    """Ops of aten that run on the CPU, and the reason that they share."""
+
+    reason: str
+    names: tuple[str, ...]
+
+
+# Functions of one or two numbers: Inductor has a formula that calls a library of the host.
+HOST_FUNCTIONS = (
+    "lgamma", "digamma", "polygamma", "igamma", "igammac", "i0", "nextafter", "frexp", "special_airy_ai",
+    "special_bessel_j0", "special_bessel_j1", "special_bessel_y0", "special_bessel_y1",
+    "special_chebyshev_polynomial_t", "special_chebyshev_polynomial_u", "special_chebyshev_polynomial_v",
+    "special_chebyshev_polynomial_w", "special_erfcx", "special_hermite_polynomial_h", "special_hermite_polynomial_he",
+    "special_i0e", "special_i1", "special_i1e", "special_laguerre_polynomial_l", "special_legendre_polynomial_p",
+    "special_log_ndtr", "special_modified_bessel_i0", "special_modified_bessel_i1", "special_modified_bessel_k0",
+    "special_modified_bessel_k1", "special_ndtri", "special_scaled_modified_bessel_k0",
+    "special_scaled_modified_bessel_k1", "special_shifted_chebyshev_polynomial_t",
+    "special_shifted_chebyshev_polynomial_u", "special_shifted_chebyshev_polynomial_v",
+    "special_shifted_chebyshev_polynomial_w", "special_spherical_bessel_j0", "special_zeta",
+)  # fmt: skip
+
+HOST = (
+    HostOps(
+        "the size of the result depends on values",
+        ("nonzero", "masked_select", "index (by a bool tensor)", "unique", "unique_consecutive", "argwhere",
+         "repeat_interleave (by a tensor)", "bincount", "masked_scatter"),
+    ),
+    HostOps("the result is a number on the host", ("_local_scalar_dense", "equal", "is_nonzero", "allclose")),
+    HostOps(
+        "random numbers are drawn by the device's generator, whose state lives on the host",
+        ("rand", "randn", "randint", "randperm", "normal", "uniform_", "bernoulli", "exponential_", "multinomial",
+         "native_dropout", "rrelu_with_noise"),
+    ),
+    HostOps("the card has no such function, and no short formula keeps its precision", HOST_FUNCTIONS),
+    HostOps("needs the most frequent value, a count per value", ("mode", "histc", "histogram")),
+    HostOps("a running sum in the log domain has no stable form made of running sums", ("logcumsumexp",)),
+    HostOps(
+        "a matrix factorisation: a chain of small dependent steps",
+        ("linalg_cholesky_ex", "linalg_qr", "linalg_lu", "linalg_svd", "linalg_eigh", "linalg_inv_ex",
+         "linalg_solve_ex", "linalg_det", "linalg_slogdet", "linalg_lstsq", "triangular_solve"),
+    ),
+    HostOps("the card has no complex numbers", ("fft and everything complex",)),
+    HostOps("the card has no float64", ("everything in float64",)),
+    HostOps(
+        "a recurrence over time with data-dependent lengths", ("_ctc_loss", "_embedding_bag", "_pack_padded_sequence")
+    ),
+    HostOps("pseudo-random windows", ("fractional_max_pool2d", "fractional_max_pool3d")),
+)  # fmt: skip
+
+
+def reason(name: str) -> str | None:
+    """Why the op of that name runs on the host, if it is known to."""
+    return next((row.reason for row in HOST if name in row.names), None)
+
+
+HEAD = """# Operators
+
+Every op of PyTorch reaches the card the same way, eager or compiled: decompositions, a lowering to loops, one device
+operation for each step of a loop body, planning. This page is printed by `python -m torch_spyre.ops.operators` from the
+tables that the compiler uses. `print(torch_spyre.report())` shows what ran on the host in the present process.
+"""
+
+
+def _device() -> list[str]:
+    from torch_spyre.ktir.opfuncs import OPFUNCS
+
+    lines = ["## Device operations", "", "| class | operations |", "|---|---|"]
+    for kind in dict.fromkeys(f.kind for f in OPFUNCS.values()):
+        names = ", ".join(f.name for f in OPFUNCS.values() if f.kind == kind)
+        lines.append(f"| {kind} | {names} |")
+    return lines
+
+
+def _rules() -> list[str]:
+    from torch_spyre._inductor import registration  # noqa: F401  (fills the tables)
+    from torch_spyre._inductor.guards import REGISTERED
+    from torch_spyre._inductor.lowering_functions import WHOLE
+    from torch_spyre.ops.decompositions import TABLE
+
+    host = {name for name in HOST_FUNCTIONS}
+    packets = {str(op).split(".")[1] for op in REGISTERED if str(op).startswith("aten.")} - host
+    return [
+        "## Ops with a rule of their own",
+        "",
+        "All others follow Inductor's decompositions and lowerings.",
+        "",
+        "| rule | ops |",
+        "|---|---|",
+        f"| decomposition | {', '.join(sorted(str(op).removeprefix('aten.') for op in TABLE))} |",
+        f"| lowering | {', '.join(sorted(packets))} |",
+        f"| one function of the card | {', '.join(sorted(str(op).removeprefix('aten.') for op in WHOLE))} |",
+        "| attention | scaled_dot_product_attention: grouped heads are rows of one product, nothing is repeated |",
+    ]
+
+
+def _host() -> list[str]:
+    lines = ["## Ops that run on the host", "", "| why | ops |", "|---|---|"]
+    return lines + [f"| {row.reason} | {', '.join(row.names)} |" for row in HOST]
+
+
+def page() -> str:
+    return "\n".join([HEAD, *_device(), "", *_rules(), "", *_host(), ""])
+
+
+if __name__ == "__main__":
+    print(page(), end="")
