@@ -125,7 +125,9 @@ def make_ninja_file() -> NinjaFile:
     python_include = sysconfig.get_paths()["include"]
     card_include = f"-I{CSRC}/card/include -I{CSRC}/card"
     binding = f"{COMMON} -O2 -fvisibility=hidden -isystem {python_include} -isystem {torch}/include"
-    aten = f"{binding} -I{CSRC}/aten -I{CSRC}/card/include -isystem {torch}/include/torch/csrc/api/include"
+    # Kineto's headers come with torch and use fmt, which torch does not export.
+    kineto = f"-isystem {torch}/include/kineto -DUSE_KINETO -DFMT_HEADER_ONLY=1"
+    aten = f"{binding} {kineto} -I{CSRC}/aten -I{CSRC}/card/include -isystem {torch}/include/torch/csrc/api/include"
 
     ninja = NinjaFile()
     card = "lib/libspyre_card.so"

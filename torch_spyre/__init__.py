@@ -28,10 +28,12 @@ def _autoload() -> None:
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
     from torch_spyre import _C, logging_config
     from torch_spyre.device import api, patches
+    from torch_spyre.ops import attention
 
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()
     patches.apply()
+    attention.register()
     logging_config.register_with_torch()
     vars(_C)["__getattr__"] = _extension_attribute
     _C.set_eager_compiler(_compile_op)
@@ -47,8 +49,9 @@ def _extension_attribute(name: str) -> Any:
 def _compile_op(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Stands for the eager compiler until an op needs it: importing it costs more than all of `import torch`."""
     from torch_spyre import _C
-    from torch_spyre.ops.fallbacks import compile_or_run
+    from torch_spyre.ops.fallbacks import compile_or_run, hide_from_dynamo
 
+    hide_from_dynamo(_compile_op)
     _C.set_eager_compiler(compile_or_run)
     return compile_or_run(op, args, dict(kwargs))
 

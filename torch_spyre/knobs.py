@@ -137,8 +137,11 @@ TABLE: tuple[Knob, ...] = (
     Knob("host_memory_gb", "SPYRE_HOST_MEMORY_GB", float, None,
          "host memory (GiB) that the cards of the process may commit; more raises OutOfMemory",
          "card", "active", low=0, default_text="80 % of physical memory"),
+    Knob("timing_only", "SPYRE_TIMING_ONLY", bool, False,
+         "cards keep the time but compute nothing: results are zeros, no memory is committed", "card", "active"),
     Knob("sanitize", "SPYRE_SANITIZE", bool, False,
-         "poisoned scratchpads, bounds, initialisation and cross-core race checks", "card"),
+         "check launches while they run (docs/sanitizer.md): races, unwritten memory, NaN and overflow origins; read "
+         "when a card is opened", "card", "active"),
     # -- device
     Knob("world_size", "AIU_WORLD_SIZE", int, None, "number of cards; with SPYRE_DEVICES, a cap", "device", "active",
          low=1),
@@ -189,7 +192,7 @@ TABLE: tuple[Knob, ...] = (
     Knob("min_default_granularity", "MIN_DEFAULT_GRANULARITY", int, 4, "smallest bucket step of a dynamic dim",
          "compiler", low=1),
     Knob("ignore_work_division_hints", "SPYRE_INDUCTOR_IGNORE_HINTS", bool, False, "ignore core splits given as hints",
-         "compiler"),
+         "compiler", "active"),
     Knob("core_id_k_fast_emission", "SPYRE_CORE_ID_K_FAST_EMISSION", bool, True,
          "number cores so that the partial sums of one output come from ring neighbours", "compiler"),
     Knob("bundle_symbolic_args", "BUNDLE_SYMBOLIC_ARGS", bool, False, "SuperDSC bundles with symbolic addresses",

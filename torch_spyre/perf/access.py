@@ -87,7 +87,7 @@ def _stream(operand: Operand, sizes: list[Value], registers: Registers, active: 
     largest = int(per_core.max()) if per_core.size else 0
     where = operand.maps.offset if isinstance(operand.maps, LayoutMap) else operand.offset
     total, distinct, nearest = _distinct(value(where, registers), per_core, active)
-    run, pitch, steps = _runs(element, [loop for loop in loops if loop[2] >= skip])
+    run, pitch, steps = runs(element, [loop for loop in loops if loop[2] >= skip])
     cohort = max(1, round(per_core.size / max(1, distinct)))
     return Stream(operand.space, operand.index, largest, total, cohort, run, pitch, nearest, steps)
 
@@ -121,7 +121,7 @@ def _distinct(offset: Any, per_core: np.ndarray, active: np.ndarray) -> tuple[in
     return int(per_core[first].sum()), len(unique), nearest
 
 
-def _runs(element: int, loops: list[tuple[int, int, int]]) -> tuple[int, int, tuple[tuple[int, int, int], ...]]:
+def runs(element: int, loops: list[tuple[int, int, int]]) -> tuple[int, int, tuple[tuple[int, int, int], ...]]:
     """Contiguous bytes, the pitch of the next loop outside them, and all loops sorted."""
     rest = sorted(loops)
     steps = tuple(rest)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,12 +88,33 @@ def described() -> dict[str, Path]:
     return {file.stem: file for file in sorted(Path(__file__).parent.glob("*.toml"))}
 
 
-@functools.cache
+_assumed: Device | None = None
+
+
+@contextlib.contextmanager
+def assume(device: Device) -> Iterator[None]:
+    """What if: for a ``with`` block, plans and durations are made for this device instead of the real card's.
+
+    The program cache does not know; use another `cache_dir` meanwhile.
+    """
+    global _assumed
+    before, _assumed = _assumed, device
+    try:
+        yield
+    finally:
+        _assumed = before
+
+
 def load(name: str | None = None) -> Device:
-    """A description by name (`spyre`, `half_spyre`) or by path; the real card's by default.
+    """A description by name (`spyre`, `half_spyre`) or by path; by default the real card's, or what `assume` says.
 
     A description that names another with `based_on` changes only the constants it lists.
     """
+    return _assumed if name is None and _assumed is not None else _load(name)
+
+
+@functools.cache
+def _load(name: str | None) -> Device:
     file = described().get(name or "spyre") or Path(name or "")
     if not file.is_file():
         raise InvalidArgument(f"no device description {name!r}; known are {', '.join(described())}, or give a path")
@@ -99,4 +122,4 @@ def load(name: str | None = None) -> Device:
     base = tomllib.loads(file.read_text()).get("based_on")
     if base is None:
         return device
-    return Device(device.name, device.description, {**load(base).constants, **device.constants})
+    return Device(device.name, device.description, {**_load(base).constants, **device.constants})

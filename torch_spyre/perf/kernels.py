@@ -102,7 +102,7 @@ class Builder:
         self.ops.append(TileOp(name, op, dims, inputs, output, reduced, core_order(dims, reduced), origin=self.name))
 
     def kernel(self) -> Kernel:
-        return Kernel(self.name, tuple(self.args), tuple(self.ops), (), self.cores, self.lx_top)
+        return Kernel(self.name, tuple(self.args), tuple(self.ops), cores=self.cores, lx_scratch_base=self.lx_top)
 
 
 def split_widest(rows: int, cols: int, cores: int) -> dict[str, int]:

@@ -6,21 +6,31 @@ A survey does not depend on the device description, so one survey serves many wh
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
 from torch_spyre.backend.affine import Affine
 from torch_spyre.backend.assembler import (
+    ArgReduceInst,
     CopyInst,
+    DimMap,
     Extent,
+    GatherInst,
+    IndexOperand,
     Instruction,
+    IotaInst,
     MatmulInst,
     Operand,
     Program,
     ReduceInst,
     RingSumInst,
+    ScanInst,
+    ScatterInst,
+    SortInst,
     VopInst,
 )
 from torch_spyre.backend.isa import VOP_NAMES, Space
@@ -32,8 +42,8 @@ from torch_spyre.perf.walk import Registers, Value, extents, walk
 class Work:
     """One tile instruction on all its cores."""
 
-    kind: str  # vop, reduce, copy, matmul, ringsum
-    name: str  # operation of a vop, else the kind
+    kind: str  # vop, reduce (and other work along a dim), copy, gather, matmul, ringsum; store: a second output
+    name: str  # operation of a vop, else the instruction
     cores: int
     points: int  # iteration points of the busiest core
     inputs: tuple[Stream, ...]
@@ -43,6 +53,7 @@ class Work:
     ways: int = 1  # ringsum: cores that are summed; matmul: k slices whose partial results meet in a ringsum
     dirty: int = 0  # input bytes that this launch wrote before
     pattern: str = "same"  # copy: how source and destination orders differ, see _pattern
+    inst: Instruction | None = field(default=None, compare=False, repr=False)  # where it comes from
 
 
 @dataclass
@@ -65,11 +76,12 @@ def survey(program: Program, scalars: Sequence[int] = ()) -> Survey:
         work = _work(inst, registers, active, partial, written, streams)
         if work is None:
             continue
-        found.phases[phase].append(work)
-        found.read_bytes += sum(s.total for s in work.inputs if s.in_memory)
-        if work.output.in_memory:
-            found.written_bytes += work.output.core_bytes * work.cores
-            written.add(work.output.arg)
+        for one in (work, *_second_output(inst, work, registers, active, streams)):
+            found.phases[phase].append(one)
+            found.read_bytes += sum(s.total for s in one.inputs if s.in_memory)
+            if one.output.in_memory:
+                found.written_bytes += one.output.core_bytes * one.cores
+                written.add(one.output.arg)
     return found
 
 
@@ -78,7 +90,7 @@ def _partial_sums(instructions: Sequence[Instruction]) -> dict[Affine, int]:
     return {i.input.offset: i.count for i in instructions if isinstance(i, RingSumInst)}
 
 
-def _operands(inst: Instruction) -> tuple[str, str, Operand, tuple[Operand, ...]] | None:
+def operands_of(inst: Instruction) -> tuple[str, str, Operand, tuple[Operand, ...]] | None:
     match inst:
         case MatmulInst():
             return "matmul", "matmul", inst.c, (inst.a, inst.b)
@@ -90,7 +102,52 @@ def _operands(inst: Instruction) -> tuple[str, str, Operand, tuple[Operand, ...]
             return "copy", "copy", inst.out, (inst.input,)
         case RingSumInst():
             return "ringsum", "ringsum", inst.out, (inst.input,)
+    return _indexed_operands(inst)
+
+
+def _indexed_operands(inst: Instruction) -> tuple[str, str, Operand, tuple[Operand, ...]] | None:
+    match inst:
+        case GatherInst():
+            table = _reached(inst.table, inst.indices)
+            return "gather", "gather", inst.out, (table, *(index.operand for index in inst.indices))
+        case ScatterInst():
+            table = _reached(inst.table, inst.indices)
+            inputs = (inst.source, *(index.operand for index in inst.indices))
+            return "gather", "scatter", table, (*inputs, table) if inst.accumulate else inputs
+        case IotaInst():
+            return "vop", "iota", inst.out, ()
+        case ScanInst():
+            return "reduce", "scan", inst.out, (inst.source,)
+        case ArgReduceInst() | SortInst():
+            out = inst.out_value or inst.out_index
+            assert out is not None
+            return "reduce", "sort" if isinstance(inst, SortInst) else "argreduce", out, (inst.source,)
     return None
+
+
+def _reached(table: Operand, indices: Sequence[IndexOperand]) -> Operand:
+    """The table as an operand that touches what the indices name: an entry along every dim in which one moves."""
+    maps = list(cast(tuple[DimMap, ...], table.maps))
+    offset = table.offset
+    for index in indices:
+        if not index.operand.maps:
+            continue
+        offset = offset + index.operand.offset  # cores with other indices reach other entries
+        for dim, m in enumerate(cast(tuple[DimMap, ...], index.operand.maps)):
+            if (m.inner or m.outer) and not (maps[dim].inner or maps[dim].outer):
+                maps[dim] = index.along
+    return dataclasses.replace(table, maps=tuple(maps), offset=offset)
+
+
+def _output_dims(inst: Instruction, dims: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    if not isinstance(inst, SortInst):
+        return dims
+    return tuple(Extent.of(inst.k) if d == inst.dim else extent for d, extent in enumerate(dims))
+
+
+def _passes(inst: Instruction) -> int:
+    """How often the vector unit goes over the points: a sort merges runs that double."""
+    return max(1, (inst.dims[inst.dim].cap - 1).bit_length()) if isinstance(inst, SortInst) else 1
 
 
 def _work(
@@ -101,7 +158,7 @@ def _work(
     written: set[int],
     streams: Streams,
 ) -> Work | None:
-    parts = _operands(inst)
+    parts = operands_of(inst)
     if parts is None:
         return None
     kind, name, out, operands = parts
@@ -117,7 +174,9 @@ def _work(
     if not active.any():
         return None
     batch = len(sizes) - 3 if kind == "matmul" else 0
-    output = streams.of(out, dims, sizes, registers, active, batch)
+    out_dims = _output_dims(inst, dims)
+    out_sizes = sizes if out_dims is dims else extents(out_dims, registers)
+    output = streams.of(out, out_dims, out_sizes, registers, active, batch)
     inputs = tuple(streams.of(o, dims, sizes, registers, active, batch) for o in operands)
     ways = inst.count if isinstance(inst, RingSumInst) else 1
     if isinstance(inst, MatmulInst) and out.space is Space.LX:
@@ -128,7 +187,7 @@ def _work(
         kind,
         name,
         int(active.sum()),
-        busiest,
+        busiest * _passes(inst),
         inputs,
         output,
         box,
@@ -136,7 +195,19 @@ def _work(
         ways,
         sum(s.total for s in inputs if s.in_memory and s.arg in written),
         _pattern(inputs[0], output) if kind == "copy" else "same",
+        inst,
     )
+
+
+def _second_output(
+    inst: Instruction, work: Work, registers: Registers, active: np.ndarray, streams: Streams
+) -> list[Work]:
+    """The indices that an instruction writes next to its values: a store that costs the vector unit nothing more."""
+    if not isinstance(inst, ArgReduceInst | SortInst) or inst.out_index is None or inst.out_value is None:
+        return []
+    dims = _output_dims(inst, inst.dims)
+    output = streams.of(inst.out_index, dims, extents(dims, registers), registers, active)
+    return [Work("store", work.name, work.cores, 0, (), output, work.box, inst.out_index.format)]
 
 
 def _pattern(source: Stream, target: Stream) -> str:

@@ -45,30 +45,30 @@ def estimate(program: Program, scalars: Sequence[int] = (), device: Device | Non
 def price(found: Survey, device: Device) -> Timeline:
     """Time of a surveyed program on a described card."""
     rows = []
-    for works, trips in _bodies(found.phases):
+    for works, trips in bodies(found.phases):
         times = phase_times(works, device, trips)
         unit = max(times, key=lambda u: times[u]) if times else "launch"
-        rows.append((_combine(times, device), unit))
+        rows.append((combine(times, device), unit))
     duration = device["launch.device"] * 1e3 + sum(ns for ns, _ in rows)
     return Timeline(duration, tuple(rows), found.read_bytes, found.written_bytes)
 
 
-def _bodies(phases: Sequence[list[Work]]) -> list[tuple[list[Work], int]]:
+def bodies(phases: Sequence[list[Work]]) -> list[tuple[list[Work], int]]:
     """Phases, with equal neighbours (the trips of a tile loop) joined: (instructions of all trips, trips)."""
-    bodies: list[tuple[list[Work], int]] = []
+    found: list[tuple[list[Work], int]] = []
     last = None
     for works in phases:
         signature = [(w.kind, w.name, w.box, w.output.space) for w in works]
-        if bodies and signature == last and works:
-            joined, trips = bodies[-1]
-            bodies[-1] = (joined + works, trips + 1)
+        if found and signature == last and works:
+            joined, trips = found[-1]
+            found[-1] = (joined + works, trips + 1)
         else:
-            bodies.append((works, 1))
+            found.append((works, 1))
         last = signature
-    return bodies
+    return found
 
 
-def _combine(times: dict[str, float], device: Device) -> float:
+def combine(times: dict[str, float], device: Device) -> float:
     """Memory and vector units overlap, less well the closer they are; matmuls, ring, exposed work and issue add up."""
     power = device["sfp.overlap"]
     moved = max(times.get("memory", 0.0), times.get("draw", 0.0))
@@ -107,7 +107,7 @@ def _ring(work: Work, device: Device) -> float:
 
 def _vector(work: Work, device: Device) -> float:
     """Nanoseconds on the vector units of the busiest core."""
-    if work.kind == "ringsum":
+    if work.kind in ("ringsum", "store"):
         return 0.0
     rate = device[_rate(work)]
     if all(s.space is not Space.MEM for s in work.inputs):
@@ -120,9 +120,11 @@ def _rate(work: Work) -> str:
         return "sfp.reduce"
     if work.kind == "copy":
         return "sfp.copy" if work.pattern == "same" else "sfp.restickify"
+    if work.kind == "gather":
+        return "sfp.copy"
     if work.name in _SLOW:
         return "sfp.transcendental"
-    if len(work.inputs) == 1:
+    if len(work.inputs) <= 1:
         return "sfp.unary"
     full = [s for s in work.inputs if s.core_bytes >= work.output.core_bytes]
     return "sfp.simple" if len(full) > 1 else "sfp.resident"

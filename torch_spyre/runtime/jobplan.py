@@ -270,15 +270,16 @@ def _make_runner(name: str, binary: bytes, kernel: cache.CachedKernel | None) ->
     program = _C.Program.load(binary)
     if kernel is None:
         bindings = [("input", i) for i in range(program.n_args)]
-        plan = _C.LaunchPlan(program, bindings, [])
+        plan = _C.LaunchPlan(program, bindings, [], name=name)
         given = _C.KernelLauncher(name, lambda _: plan)
         return _Runner(given, given, program)
     # Outputs that the caller brings are further inputs to the launcher.
     n_in = kernel.n_inputs
     flat = [("input", n_in + i) if kind == "output" else (kind, i) for kind, i in kernel.bindings]
     outputs = [_output(o) for o in kernel.outputs]
-    fresh_plan = _C.LaunchPlan(program, list(kernel.bindings), outputs, kernel.pool_bytes, [], list(kernel.scalars))
-    given_plan = _C.LaunchPlan(program, flat, [], kernel.pool_bytes, [], list(kernel.scalars))
+    scalars, pool = list(kernel.scalars), kernel.pool_bytes
+    fresh_plan = _C.LaunchPlan(program, list(kernel.bindings), outputs, pool, [], scalars, name)
+    given_plan = _C.LaunchPlan(program, flat, [], pool, [], scalars, name)
     return _Runner(
         _C.KernelLauncher(name, lambda _: fresh_plan), _C.KernelLauncher(name, lambda _: given_plan), program
     )

@@ -12,6 +12,7 @@
 #include "device.h"
 #include "errors.h"
 #include "monitor.h"
+#include "profiler.h"
 #include "storage.h"
 
 namespace spyre {
@@ -64,6 +65,7 @@ void report(const StorageRecord& r, int64_t change) {
   const auto& stats = state_of(r.device).stats;
   const auto total = stats.allocated_bytes[kAggregate].current;
   c10::reportMemoryUsageToProfiler(token_of(r), change, total, total, spyre_device(r.device));
+  if (c10::memoryProfilingEnabled()) profiler::note_memory(r.device, static_cast<uint64_t>(total));
   notify_memory_hook(r.device, r.address, change);
 }
 

@@ -176,8 +176,10 @@ OutputSpec parse_output(const py::tuple& t) {
 
 std::shared_ptr<LaunchPlan> make_plan(std::shared_ptr<card::Program> program, const std::vector<py::tuple>& bindings,
                                       const std::vector<py::tuple>& outputs, uint64_t pool_bytes,
-                                      std::vector<at::Tensor> constants, const std::vector<py::tuple>& scalars) {
+                                      std::vector<at::Tensor> constants, const std::vector<py::tuple>& scalars,
+                                      std::string name) {
   auto plan = std::make_shared<LaunchPlan>();
+  plan->name = std::move(name);
   plan->program = std::move(program);
   for (const auto& b : bindings) plan->bindings.push_back(parse_binding(b));
   for (const auto& o : outputs) plan->outputs.push_back(parse_output(o));
@@ -217,10 +219,16 @@ void bind_launch(py::module_& m) {
       .def_property_readonly("n_scalars", &card::Program::n_scalars)
       .def("arg_bytes", &card::Program::arg_bytes, py::arg("index"))
       .def_property_readonly("duration_ns", &card::Program::duration_ns, "What a launch adds to the device clock.")
+      .def_property_readonly("binary",
+                             [](const card::Program& p) {
+                               const auto b = p.binary();
+                               return py::bytes(reinterpret_cast<const char*>(b.data()), b.size());
+                             })
       .def("disassemble", &card::Program::disassemble);
   py::class_<LaunchPlan, std::shared_ptr<LaunchPlan>>(m, "LaunchPlan", "A program with its buffers and scalars named.")
       .def(py::init(&make_plan), py::arg("program"), py::arg("bindings"), py::arg("outputs"), py::arg("pool_bytes") = 0,
-           py::arg("constants") = std::vector<at::Tensor>{}, py::arg("scalars") = std::vector<py::tuple>{})
+           py::arg("constants") = std::vector<at::Tensor>{}, py::arg("scalars") = std::vector<py::tuple>{},
+           py::arg("name") = "")
       .def_property_readonly("program",
                              [](const LaunchPlan& p) { return std::const_pointer_cast<card::Program>(p.program); })
       .def_property_readonly("pool_bytes", [](const LaunchPlan& p) { return p.pool_bytes; });

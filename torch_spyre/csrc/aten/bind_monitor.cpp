@@ -5,6 +5,7 @@
 
 #include "device.h"
 #include "monitor.h"
+#include "profiler.h"
 #include "python_objects.h"
 
 namespace spyre {
@@ -57,7 +58,36 @@ void notify_memory_hook(int device, uint64_t address, int64_t change) {
   }
 }
 
+/// (name, program or None, device, stream, start_ns, duration_ns, bytes) of each launch and transfer.
+py::list recorded() {
+  py::list list;
+  for (const auto& e : profiler::take_events()) {
+    const auto& a = e.activity;
+    const bool launch = a.kind == card::Activity::Kind::launch;
+    const std::string name = launch ? e.name : a.kind == card::Activity::Kind::dma_in ? "HtoD" : "DtoH";
+    list.append(py::make_tuple(name, std::const_pointer_cast<card::Program>(a.program), e.device, a.stream, a.start_ns,
+                               a.end_ns - a.start_ns, a.bytes));
+  }
+  return list;
+}
+
 void bind_monitor(py::module_& m) {
+  m.def(
+      "_record_activities", [](bool on) { on ? profiler::start() : profiler::stop(); }, py::arg("on"),
+      "Records launches and transfers without torch.profiler, which must not run meanwhile.");
+  m.def("_recorded_activities", &recorded, "What was recorded since _record_activities(True).");
+  m.def(
+      "_set_timing_only",
+      [](bool on, int device) { card_of(resolve_device(static_cast<c10::DeviceIndex>(device))).set_timing_only(on); },
+      py::arg("on"), py::arg("device") = -1,
+      "Launches and transfers take their time on the device clock but touch no memory.");
+  m.def(
+      "_timing_only",
+      [](int device) {
+        const auto index = resolve_device(static_cast<c10::DeviceIndex>(device));
+        return is_open(index) && card_of(index).timing_only();
+      },
+      py::arg("device") = -1);
   m.def(
       "_is_open", [](int device) { return is_open(resolve_device(static_cast<c10::DeviceIndex>(device))); },
       py::arg("device"));

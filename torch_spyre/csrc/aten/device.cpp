@@ -11,6 +11,7 @@
 
 #include "enumerate.h"
 #include "errors.h"
+#include "profiler.h"
 
 namespace spyre {
 namespace {
@@ -31,6 +32,13 @@ card::DmaTiming described_timing() {
   const auto description = pybind11::module_::import("torch_spyre.perf.device").attr("load")();
   const auto value = [&](const char* key) { return description[key].cast<double>(); };
   return {value("pcie.latency") * 1e3, value("pcie.bandwidth_in"), value("pcie.bandwidth_out")};  // us, GB/s
+}
+
+/// SPYRE_TIMING_ONLY. Needs the GIL.
+bool starts_timing_only() {
+  if (!Py_IsInitialized()) return false;
+  pybind11::gil_scoped_acquire gil;
+  return pybind11::module_::import("torch_spyre.predict.timing").attr("is_default")().cast<bool>();
 }
 
 void after_fork_in_child() {
@@ -94,6 +102,7 @@ card::Card& card_of(c10::DeviceIndex index) {
                  "; LOCAL_RANK names the device of a process that did not choose one, AIU_WORLD_SIZE how many exist"));
   }
   const auto timing = described_timing();
+  const bool timing_only = starts_timing_only();
   std::lock_guard lock(open_mutex);
   if (!cards[index]) {
     // The card is never closed: tensors may outlive every static of this library.
@@ -101,6 +110,8 @@ card::Card& card_of(c10::DeviceIndex index) {
     std::call_once(fork_hook, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
     cards[index].store(on_card([&] { return card::Card::open(visible_cards()[index], timing); }).release(),
                        std::memory_order_release);
+    cards[index].load()->set_timing_only(timing_only);
+    profiler::card_opened(index, *cards[index]);
   }
   return *cards[index];
 }

@@ -7,6 +7,7 @@
 
 #include "device.h"
 #include "errors.h"
+#include "profiler.h"
 
 namespace spyre {
 namespace {
@@ -42,6 +43,7 @@ bool dma_converts(c10::ScalarType from, c10::ScalarType to) {
 
 void dma_in(const void* host, c10::ScalarType host_dtype, c10::IntArrayRef host_stride, const StorageRecord& record,
             c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, std::shared_ptr<const void> keep) {
+  const profiler::Call call(nullptr);
   auto& card = card_of(record.device);
   const int stream = current_stream_id(record.device);
   const auto device = device_tensor(record, stride, offset);
@@ -60,7 +62,11 @@ void dma_in(const void* host, c10::ScalarType host_dtype, c10::IntArrayRef host_
 
 void dma_out(const StorageRecord& record, c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, void* host,
              c10::ScalarType host_dtype, c10::IntArrayRef host_stride, std::shared_ptr<const void> keep) {
+  const profiler::Call call(nullptr);
   auto& card = card_of(record.device);
+  if (card.timing_only()) {
+    TORCH_WARN_ONCE("spyre runs in timing-only mode: nothing is computed, and values read from the card are zeros");
+  }
   const int stream = current_stream_id(record.device);
   const auto device = device_tensor(record, stride, offset);
   if (host_dtype == at::kByte) {

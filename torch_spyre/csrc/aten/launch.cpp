@@ -5,6 +5,8 @@
 
 #include "device.h"
 #include "errors.h"
+#include "profiler.h"
+#include "spyre/sanitizer.h"
 #include "storage.h"
 
 namespace spyre {
@@ -110,6 +112,7 @@ void LaunchPlan::check() const {
 }
 
 Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs) const {
+  const profiler::Call call(&name);
   Outputs results;
   for (const auto& o : outputs) results.push_back(make_tensor(device, o.size, o.stride, o.dtype, o.layout));
   // The pool may return to the allocator at once: the work of whoever gets its memory next waits for it.
@@ -150,6 +153,9 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
     card_of(device).launch(program, std::span<const card::Buffer>(buffers.data(), buffers.size()),
                            std::span<const card::Scalar>(values.data(), values.size()), current_stream_id(device));
   });
+  if (card::sanitize_mode() != card::Sanitize::off) {
+    for (const auto& warning : card::new_sanitizer_warnings()) TORCH_WARN(warning);
+  }
   return results;
 }
 

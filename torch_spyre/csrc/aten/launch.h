@@ -70,6 +70,7 @@ struct ScalarSpec {
 using Outputs = c10::SmallVector<at::Tensor, 4>;
 
 struct LaunchPlan {
+  std::string name;  // of the kernel, for profiles
   std::shared_ptr<const card::Program> program;
   std::vector<Binding> bindings;
   std::vector<OutputSpec> outputs;

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``spyre-trace``: tables and pictures of a torch.profiler trace, two traces compared, traces for other tools."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch_spyre.errors import InvalidArgument
+from torch_spyre.perf import device as devices
+from torch_spyre.profiler import convert, pictures, summary, trace
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except (InvalidArgument, OSError) as e:
+        print(f"spyre-trace: {e}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="spyre-trace", description=__doc__)
+    parser.add_argument("--device", default="spyre", help="device description whose peaks are meant")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    tables = commands.add_parser("summary", help="tables by kernel, operation and user line")
+    tables.add_argument("trace")
+    tables.add_argument("-n", type=int, default=20, metavar="ROWS", help="rows of each table; 0: all (default 20)")
+    tables.set_defaults(run=_summary)
+    plot = commands.add_parser("plot", help="timeline, LX occupancy and roofline as one HTML page")
+    plot.add_argument("trace")
+    plot.add_argument("-o", "--output", help="HTML file (default: the trace's name with .html)")
+    plot.set_defaults(run=_plot)
+    both = commands.add_parser("compare", help="two traces side by side")
+    both.add_argument("before")
+    both.add_argument("after")
+    both.set_defaults(run=_compare)
+    other = commands.add_parser("convert", help="the trace as another tool wants it")
+    other.add_argument("trace")
+    other.add_argument("--for", dest="dialect", required=True, choices=convert.DIALECTS)
+    other.add_argument("-o", "--output", required=True, help="JSON file; acelyzer's ideal cycles are put beside it")
+    other.set_defaults(run=_convert)
+    return parser
+
+
+def _summary(args: argparse.Namespace) -> int:
+    print(summary.summary(trace.read(args.trace), devices.load(args.device), args.n))
+    return 0
+
+
+def _plot(args: argparse.Namespace) -> int:
+    output = args.output or f"{args.trace.removesuffix('.gz').removesuffix('.json')}.html"
+    Path(output).write_text(pictures.report(trace.read(args.trace), devices.load(args.device)))
+    print(output)
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    print(summary.compare(trace.read(args.before), trace.read(args.after)))
+    return 0
+
+
+def _convert(args: argparse.Namespace) -> int:
+    for file in convert.convert(args.trace, args.output, args.dialect):
+        print(file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
