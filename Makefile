@@ -28,8 +28,10 @@ demo: setup
 test: setup lint
 	$(PYTEST) -m "not slow" tests
 
+# The op table takes hours; a stopped run goes on where it was.
 test-full: setup lint
 	$(PYTEST) tests
+	$(BIN)/python tests/upstream/make_op_table.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

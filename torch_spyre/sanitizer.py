@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TextIO
 
 from torch_spyre import _card
 
@@ -49,6 +51,14 @@ def enabled() -> bool:
 def reports() -> list[Report]:
     """What was found since the start or `clear`, oldest first; a thousand at most."""
     return [Report(**row) for row in _card.sanitizer_reports()]
+
+
+def print_reports(file: TextIO | None = None) -> None:
+    """One line per report, for the commands' --sanitize (to stderr unless told otherwise)."""
+    found = reports()
+    for report in found:
+        print(f"sanitizer: {report}", file=file or sys.stderr)
+    print(f"sanitizer: {len(found)} reports", file=file or sys.stderr)
 
 
 def clear() -> None:

@@ -289,3 +289,47 @@ def test_a12_indices_are_64_bits_wide() -> None:
     x, y = torch.arange(64).half(), torch.zeros(8).half()
     ktir.load(function(body, "%x: index, %y: index")).run(x, y)
     assert y.tolist() == list(range(8, 16))
+
+
+def test_a6_a_loop_may_keep_its_sums_wide() -> None:
+    """64 products of 1 on top of 4096: each is lost when every step rounds to 10 bits, none when the sum stays fp32."""
+    text = """
+    func.func @f(%a: index, %b: index, %o: index) attributes {grid = [1]} {
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %n = arith.constant 64 : index
+      %av = ktdp.construct_memory_view %a, sizes: [64, 1], strides: [1, 1]
+        { coordinate_set = affine_set<(d0, d1) : (d0 >= 0, -d0 + 63 >= 0, d1 >= 0, -d1 >= 0)>,
+          memory_space = #ktdp.memory_space<global> } : memref<64x1xf16>
+      %bv = ktdp.construct_memory_view %b, sizes: [1, 64], strides: [64, 1]
+        { coordinate_set = affine_set<(d0, d1) : (d0 >= 0, -d0 >= 0, d1 >= 0, -d1 + 63 >= 0)>,
+          memory_space = #ktdp.memory_space<global> } : memref<1x64xf16>
+      %ov = ktdp.construct_memory_view %o, sizes: [1, 64], strides: [64, 1]
+        { coordinate_set = affine_set<(d0, d1) : (d0 >= 0, -d0 >= 0, d1 >= 0, -d1 + 63 >= 0)>,
+          memory_space = #ktdp.memory_space<global> } : memref<1x64xf16>
+      %start = arith.constant dense<4096.0> : tensor<1x64xf16>
+      %sum = scf.for %k = %c0 to %n step %c1 iter_args(%acc = %start) -> (tensor<1x64xf16>) {
+        %at = ktdp.construct_access_tile %av[%k, %c0] { access_tile_set = affine_set<(d0, d1) : (d0 >= 0, -d0 >= 0,
+          d1 >= 0, -d1 >= 0)>, access_tile_order = affine_map<(d0, d1) -> (d0, d1)> } : memref<64x1xf16>
+          -> !ktdp.access_tile<1x1xindex>
+        %bt = ktdp.construct_access_tile %bv[%c0, %c0] { access_tile_set = affine_set<(d0, d1) : (d0 >= 0, -d0 >= 0,
+          d1 >= 0, -d1 + 63 >= 0)>, access_tile_order = affine_map<(d0, d1) -> (d0, d1)> } : memref<1x64xf16>
+          -> !ktdp.access_tile<1x64xindex>
+        %x = ktdp.load %at : !ktdp.access_tile<1x1xindex> -> tensor<1x1xf16>
+        %y = ktdp.load %bt : !ktdp.access_tile<1x64xindex> -> tensor<1x64xf16>
+        %next = linalg.matmul ins(%x, %y : tensor<1x1xf16>, tensor<1x64xf16>) outs(%acc : tensor<1x64xf16>)
+          -> tensor<1x64xf16>
+        scf.yield %next : tensor<1x64xf16>
+      }
+      %ot = ktdp.construct_access_tile %ov[%c0, %c0] { access_tile_set = affine_set<(d0, d1) : (d0 >= 0, -d0 >= 0,
+        d1 >= 0, -d1 + 63 >= 0)>, access_tile_order = affine_map<(d0, d1) -> (d0, d1)> } : memref<1x64xf16>
+        -> !ktdp.access_tile<1x64xindex>
+      ktdp.store %sum, %ot : tensor<1x64xf16>, !ktdp.access_tile<1x64xindex>
+      return
+    }
+    """
+    a, b = torch.ones(64, 1).half(), torch.ones(1, 64).half()
+    for wide, expected in ((False, 4096.0), (True, 4160.0)):
+        out = torch.zeros(1, 64).half()
+        ktir.load(text, wide_accumulate=wide).run(a, b, out)
+        assert torch.equal(out, torch.full((1, 64), expected).half())

@@ -28,17 +28,19 @@ def load(
     axis0_fastest: bool = True,
     stick_addresses: bool = False,
     poison_empty: bool = False,
+    wide_accumulate: bool = False,
 ) -> Module:
     """Reads, verifies and checks KTIR: a path, or the text itself.
 
     strict: refuse older spellings, and accesses that may leave their coordinate set (else they read 0, write nothing).
     axis0_fastest: the flat tile id counts along grid axis 0 first. stick_addresses: literal addresses count sticks.
-    poison_empty: `tensor.empty` is NaN and not 0.
+    poison_empty: `tensor.empty` is NaN and not 0. wide_accumulate: an f16 sum of products that a loop carries stays
+    fp32 until the loop ends.
     """
     from torch_spyre.backend.options import Options
     from torch_spyre.ktir import module
 
-    return module.load(source, Options(strict, axis0_fastest, stick_addresses, poison_empty))
+    return module.load(source, Options(strict, axis0_fastest, stick_addresses, poison_empty, wide_accumulate))
 
 
 def parse(text: str, name: str = "<ktir>") -> ModuleOp:

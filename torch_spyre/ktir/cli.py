@@ -26,6 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SpyreError as error:
             print(f"{file}: {type(error).__name__}: {error}", file=sys.stderr)
             status = 1
+    if getattr(options, "sanitize", False):
+        from torch_spyre import sanitizer
+
+        sanitizer.print_reports()
     return status
 
 
@@ -52,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
             "--stick-addresses", action="store_true", help="literal addresses count sticks of 128 bytes"
         )
         command.add_argument(
+            "--wide-accumulate", action="store_true", help="sums of products that a loop carries stay fp32"
+        )
+        command.add_argument(
             "-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="a scalar argument; repeatable"
         )
         if name in ("run", "time"):
@@ -72,6 +79,7 @@ def _load(file: str, options: argparse.Namespace) -> Any:
             strict=options.strict,
             axis0_fastest=not options.axis0_slowest,
             stick_addresses=options.stick_addresses,
+            wide_accumulate=options.wide_accumulate,
         )
     for note in module.warnings:
         print(f"note: {note}", file=sys.stderr)

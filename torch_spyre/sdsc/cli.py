@@ -107,6 +107,10 @@ def _run(bundle: Bundle, args: argparse.Namespace) -> int:
     given = _read_inputs(args.inputs, [s.name for s in slots], [n for s in slots for n in s.aliases])
     inputs = given if args.inputs else random_inputs(launch, args.seed)
     result = execute(launch, inputs, args.sanitize)
+    if args.sanitize:
+        from torch_spyre import sanitizer
+
+        sanitizer.print_reports()
     shown = {**result.outputs, **(result.intermediates if args.all else {})}
     for slot in launch.slots:
         if slot.name in shown:
