@@ -235,7 +235,12 @@ class Bounded:
     def store(self) -> Bounded:
         """One rounding into the element type: every device op ends with it."""
         size = np.abs(self.value) + self.error
-        step = half_ulp_ieee(size, torch.float32) if self.dtype == torch.float32 else half_ulp_dl16(size)
+        if self.dtype == torch.float32:
+            return Bounded(self.value, self.error + half_ulp_ieee(size, torch.float32), self.dtype)
+        # A value that may lie below MIN may be stored as zero, whatever the step is at its largest.
+        step = np.where(
+            np.abs(self.value) - self.error < MIN, np.maximum(half_ulp_dl16(size), MIN), half_ulp_dl16(size)
+        )
         return Bounded(self.value, self.error + step, self.dtype)
 
     def __add__(self, other: Bounded | float) -> Bounded:

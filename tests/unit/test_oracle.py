@@ -95,3 +95,11 @@ def test_same_is_exact() -> None:
     oracle.assert_same(torch.tensor([1.0, float("inf"), float("nan")]).half(), np.array([1.0, oracle.MAX, np.nan]))
     with pytest.raises(AssertionError):
         oracle.assert_same(torch.tensor([1.0]).half(), np.array([1 + 2.0**-9]))
+
+
+def test_a_bounded_value_near_the_smallest_code_may_become_zero() -> None:
+    """The computed value can be below MIN where the expected one is above it; the card then stores zero."""
+    value = np.array([oracle.MIN * 1.001])
+    Bounded(value, value * 0.01).store().check(torch.zeros(1, dtype=torch.bfloat16))
+    with pytest.raises(AssertionError):
+        Bounded(value * 4, value * 0.01).store().check(torch.zeros(1, dtype=torch.bfloat16))
