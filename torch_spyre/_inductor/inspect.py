@@ -53,9 +53,8 @@ class KernelRecord:
 
 
 def start() -> None:
-    """Keep records of all kernels compiled from now on; those of an earlier recording are forgotten."""
+    """Keep records of all kernels compiled from now on."""
     global _recording
-    _records.clear()
     _recording = True
 
 
