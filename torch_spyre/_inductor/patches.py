@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._inductor import lowering
 from torch._inductor.fx_passes import fuse_attention, joint_graph
 from torch._inductor.pattern_matcher import ReplacementPatternEntry
 
@@ -49,6 +50,17 @@ def _keep_attention() -> None:
                 entry.extra_check = _unless_on_spyre(entry.extra_check)
 
 
+def _results_on_the_card() -> None:
+    """A pointwise op with a 0-d host tensor as its first operand would be placed on the host, where its generated code
+    reads a card tensor by its address.
+
+    Missing hook: the list of devices that win over the host, which `make_pointwise` asks for by `is_gpu`.
+    """
+    upstream = lowering.is_gpu
+    lowering.is_gpu = lambda device: device == DEVICE_NAME or upstream(device)
+
+
 def apply() -> None:
     _keep_scaled_softmax()
     _keep_attention()
+    _results_on_the_card()

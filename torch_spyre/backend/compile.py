@@ -27,6 +27,7 @@ from torch_spyre.backend import (
     reshapes,
     scratch,
     streaming,
+    unsigned,
 )
 from torch_spyre.backend.access import Accesses
 from torch_spyre.backend.affine import Affine, arg_symbol
@@ -48,6 +49,7 @@ _HANDLERS = (
     comparisons,
     functions,
     conversions,
+    unsigned,
     reshapes,
     contractions,
     ordering,

@@ -16,6 +16,7 @@ from torch_spyre.backend.access import Tile
 from torch_spyre.backend.affine import Affine
 from torch_spyre.backend.assembler import Extent, Operand
 from torch_spyre.backend.bodies import projection
+from torch_spyre.backend.elementwise import NARROW_BITS
 from torch_spyre.backend.fold import Sink, element_name
 from torch_spyre.backend.isa import IEEE_FP32, IEEE_INT32, Compute, Rop, Space, format_of_type, is_integer_type
 from torch_spyre.backend.numbers import float_bits, round_to_type
@@ -68,13 +69,22 @@ def neutral_operand(rop: Rop, element: str) -> Operand:
     return Operand(Space.IMM, IEEE_FP32, bits=float_bits(number))
 
 
+def _is_instruction(combiner: Any) -> bool:
+    """True if the card reduces with this. It stores sums and products of narrow integers without wrapping them."""
+    if combiner.name not in COMBINERS:
+        return False
+    wraps = combiner.name in ("arith.addi", "arith.muli")
+    return not (wraps and element_name(combiner.results[0]) in ("i1", *NARROW_BITS))
+
+
 def reduce(selector: Selector, op: Any) -> None:
     """linalg.reduce. A body that is not one of the card's reductions runs step by step."""
     reduced = sorted(op.properties["dimensions"].get_values())
     count = len(op.operands) // 2
     block = op.regions[0].block
     names = [inner.name for inner in block.ops]
-    if count == 1 and len(names) == 2 and names[0] in COMBINERS and set(block.first_op.operands) == set(block.args):
+    plain = count == 1 and len(names) == 2 and _is_instruction(block.first_op)
+    if plain and set(block.first_op.operands) == set(block.args):
         _reduce(selector, op.operands[0], op.operands[1], op.results[0], set(reduced), COMBINERS[names[0]])
         return
     if count == 1 and len(names) == 2 and names[0] in _NAN_FREE and set(block.first_op.operands) == set(block.args):
@@ -311,7 +321,12 @@ def _reduction(selector: Selector, op: Any, reduced: set[int], rank: int) -> boo
         return False
     out = block.args[-1]
     last = block.last_op.operands[0].owner
-    if getattr(last, "name", "") not in COMBINERS or not out.has_one_use() or out not in last.operands:
+    if (
+        not isinstance(last, Operation)
+        or not _is_instruction(last)
+        or not out.has_one_use()
+        or out not in last.operands
+    ):
         return False
     values, maps = list(op.operands), [attr.data for attr in op.properties["indexing_maps"].data]
     kept = projection(maps[-1])

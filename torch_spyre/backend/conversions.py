@@ -15,10 +15,10 @@ from torch_spyre.backend.access import Tile
 from torch_spyre.backend.assembler import Operand
 from torch_spyre.backend.elementwise import VECTOR_OPS
 from torch_spyre.backend.fold import element_name
-from torch_spyre.backend.isa import IEEE_FP32, IEEE_INT32, Compute, Space, is_integer_type
+from torch_spyre.backend.isa import IEEE_FP32, IEEE_INT32, Compute, Space, format_of_type, is_integer_type
 from torch_spyre.backend.numbers import float_bits, round_to_type
 from torch_spyre.backend.selector import Handler, Selector
-from torch_spyre.backend.values import Splat
+from torch_spyre.backend.values import Splat, embed
 from torch_spyre.errors import UnsupportedOp
 
 _WIDE_INTEGERS = ("i32", "si32", "ui32", "i64", "si64", "index")
@@ -30,9 +30,23 @@ def widen(selector: Selector, op: Any) -> None:
     if op.name != "arith.extf" and not _read_as(op):
         convert(selector, op)
     elif isinstance(source, Splat):
-        selector.bind(result, converted_splat(source, element_name(result)))
+        _convert_splat(selector, op, source)
     else:
         selector.bind(result, source)
+
+
+def _convert_splat(selector: Selector, op: Any, source: Splat) -> None:
+    """A launch scalar is an integer or an fp32 number; as the other kind it has to be computed, once."""
+    result = op.results[0]
+    given, wanted = source.element, element_name(result)
+    if source.scalar is None or is_integer_type(given) == is_integer_type(wanted):
+        selector.bind(result, converted_splat(source, wanted))
+        return
+    compute = Compute.I32 if is_integer_type(given) else Compute.F32
+    operand, once = selector.input(op.operands[0], (), 0), selector.new_scratch((), format_of_type(wanted))
+    selector.emit(selector.vop("identity", compute, (), once.operand, (operand,)))
+    dims = source.dims or ()
+    selector.bind(result, Tile(embed(once.operand, (), len(dims)), dims))
 
 
 def _read_as(op: Any) -> bool:
@@ -47,9 +61,9 @@ def _read_as(op: Any) -> bool:
 def convert(selector: Selector, op: Any) -> None:
     """A conversion that is not folded into the computation before it is a copy."""
     source, result = selector.value(op.operands[0]), op.results[0]
-    given, wanted = element_name(op.operands[0]), element_name(result)
+    given = element_name(op.operands[0])
     if isinstance(source, Splat):
-        selector.bind(result, converted_splat(source, wanted))
+        _convert_splat(selector, op, source)
         return
     if given == "i1" and op.name in ("arith.sitofp", "arith.extsi"):  # a true i1 is -1
         _vector(selector, op, source, "neg", Compute.F32)
@@ -160,14 +174,10 @@ def converted_splat(source: Splat, element: str) -> Splat:
 HANDLERS: dict[str, Handler] = {
     "arith.extf": widen,
     "arith.truncf": convert,
-    "arith.uitofp": widen,
     "arith.sitofp": widen,
     "arith.fptosi": convert,
-    "arith.fptoui": convert,
     "arith.extsi": same,
-    "arith.extui": same,
     "arith.trunci": truncate,
     "arith.index_cast": same,
-    "arith.index_castui": same,
     "arith.bitcast": bitcast,
 }

@@ -9,9 +9,9 @@ from typing import Any
 from xdsl.ir import SSAValue
 
 from torch_spyre.backend.access import Tile
-from torch_spyre.backend.assembler import Extent
+from torch_spyre.backend.assembler import Extent, Operand
 from torch_spyre.backend.fold import Sink, element_name
-from torch_spyre.backend.isa import Compute, format_of_type, is_integer_type
+from torch_spyre.backend.isa import IEEE_INT32, Compute, Space, format_of_type, is_integer_type
 from torch_spyre.backend.selector import Handler, Selector
 from torch_spyre.backend.values import Splat, embed
 
@@ -99,6 +99,12 @@ NAMED_OPS: dict[str, str] = {
 }
 
 
+# Bits of the elements that the card holds narrower than it computes; what these operations give there wraps around.
+NARROW_BITS = {"i8": 8, "i16": 16}
+_WRAPPING = ("add", "sub", "mul", "neg", "shl", "abs", "div")
+_OF_TRUTH = {"add": "logical_xor", "sub": "logical_xor", "mul": "logical_and"}  # arithmetic of one bit
+
+
 def apply(
     selector: Selector,
     name: str,
@@ -108,6 +114,12 @@ def apply(
     sink: Sink | None = None,
 ) -> None:
     """One vector operation over `dims`. What constants alone give is computed once."""
+    element = element_name(result)
+    if element == "i1":
+        name = _OF_TRUTH.get(name, name)
+    if element in NARROW_BITS and name in _WRAPPING:
+        _wrapping(selector, name, inputs, result, dims)
+        return
     if dims and result.uses and all(isinstance(selector.value(value), Splat) for value in inputs):
         once = selector.new_scratch((), format_of_type(element_name(result)))
         _emit_once(selector, name, inputs, once)
@@ -124,6 +136,24 @@ def apply(
         operands,
         element_for_element=True,
         sink=sink,
+    )
+
+
+def _wrapping(
+    selector: Selector, name: str, inputs: Sequence[SSAValue], result: SSAValue, dims: tuple[Extent, ...]
+) -> None:
+    """A narrow integer keeps the low bits of what int32 gives; a plain store would saturate."""
+    spare = Operand(Space.IMM, IEEE_INT32, bits=32 - NARROW_BITS[element_name(result)])
+    operands = tuple(selector.input(value, range(len(dims)), len(dims)) for value in inputs)
+    wide, high = (selector.new_scratch(dims, IEEE_INT32).operand for _ in range(2))
+    selector.emit(selector.vop(name, Compute.I32, dims, wide, operands))
+    selector.emit(selector.vop("shl", Compute.I32, dims, high, (wide, spare)))
+    selector.result(
+        result,
+        dims,
+        lambda out: selector.vop("shr", Compute.I32, dims, out, (high, spare)),
+        (high,),
+        element_for_element=True,
     )
 
 

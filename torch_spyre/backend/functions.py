@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -49,8 +50,9 @@ def _composed(formula: Formula, compute: Compute = Compute.F32) -> Handler:
 
 
 def _ceildiv(step: _Wide, a: Operand, b: Operand) -> tuple[str, tuple[Operand, ...]]:
-    """ceil(a / b) = -floor(-a / b)."""
-    return "neg", (step.integer("floordiv", step.integer("neg", a), b),)
+    """One more than the floor where the division leaves a rest; negating would overflow for the least number."""
+    floor = step.integer("floordiv", a, b)
+    return "add", (floor, step.integer("ne", step.integer("mul", floor, b), a))
 
 
 def _copysign(step: _Wide, a: Operand, b: Operand) -> tuple[str, tuple[Operand, ...]]:
@@ -72,17 +74,19 @@ def _log10(step: _Wide, a: Operand) -> tuple[str, tuple[Operand, ...]]:
 
 
 def _asinh(step: _Wide, a: Operand) -> tuple[str, tuple[Operand, ...]]:
-    """sign(x) log1p(|x| + x^2 / (1 + sqrt(1 + x^2))): no cancellation near 0."""
+    """sign(x) log1p(|x| + x^2 / (1 + sqrt(1 + x^2))): no cancellation near 0; log(2 |x|) where squares may overflow."""
     size = step("abs", a)
     square = step("mul", a, a)
     root = step("add", step("sqrt", step("add", square, _number(1))), _number(1))
-    return "mul", (step("log1p", step("add", size, step("div", square, root))), step("sign", a))
+    near = step("log1p", step("add", size, step("div", square, root)))
+    far = step("add", step("log", size), _number(0.69314718055994531))
+    return "mul", (step("select", step("gt", size, _number(1e10)), far, near), step("sign", a))
 
 
 def _acosh(step: _Wide, a: Operand) -> tuple[str, tuple[Operand, ...]]:
-    """log1p(t + sqrt(2 t + t^2)) with t = x - 1."""
+    """log1p(t + sqrt(t) sqrt(t + 2)) with t = x - 1; two roots, so that numbers below 1 give NaN."""
     t = step("sub", a, _number(1))
-    root = step("sqrt", step("mul", t, step("add", t, _number(2))))
+    root = step("mul", step("sqrt", t), step("sqrt", step("add", t, _number(2))))
     return "log1p", (step("add", t, root),)
 
 
@@ -99,7 +103,7 @@ def _cbrt(step: _Wide, a: Operand) -> tuple[str, tuple[Operand, ...]]:
     first = step("pow", size, _number(1 / 3))
     error = step("sub", first, step("div", size, step("mul", first, first)))
     better = step("sub", first, step("mul", error, _number(1 / 3)))
-    ok = step("gt", first, _number(0))
+    ok = step("lt", step("abs", error), _number(math.inf))  # not of 0 and of infinity
     return "mul", (step("select", ok, better, first), step("sign", a))
 
 
@@ -109,7 +113,6 @@ def _fpowi(step: _Wide, a: Operand, n: Operand) -> tuple[str, tuple[Operand, ...
 
 HANDLERS: dict[str, Handler] = {
     "arith.ceildivsi": _composed(_ceildiv, Compute.I32),
-    "arith.ceildivui": _composed(_ceildiv, Compute.I32),
     "math.copysign": _composed(_copysign),
     "math.round": _composed(_round),
     "math.log10": _composed(_log10),

@@ -31,6 +31,8 @@ _SOPS = {
     "arith.maxsi": Sop.MAX,
     "arith.maxui": Sop.MAX,
 }
+_UNSIGNED = {"arith.divui", "arith.remui", "arith.ceildivui", "arith.minui", "arith.maxui", "arith.shrui"}
+_WIDTHS = {"i8": 8, "i16": 16, "i32": 32}
 _CASTS = {"arith.index_cast", "arith.index_castui", "arith.extsi", "arith.extui", "arith.trunci"}
 _BITS = {"arith.andi", "arith.shli", "arith.shrsi", "arith.shrui"}
 
@@ -86,8 +88,7 @@ class Scalars:
         if name == "arith.constant":
             return Affine(_integer(op))
         if name in _SOPS:
-            a, b = (self.affine(operand) for operand in op.operands)
-            return self._stream.scalar(_SOPS[name], a, b)
+            return self._stream.scalar(_SOPS[name], *self._operands(op))
         if name in ("arith.divsi", "arith.remsi"):
             return self._truncating(name, *(self.affine(operand) for operand in op.operands))
         if name in _CASTS:
@@ -96,7 +97,7 @@ class Scalars:
                 return -one if name == "arith.extsi" else one
             return self.affine(op.operands[0])
         if name == "arith.ceildivsi" or name == "arith.ceildivui":
-            a, b = (self.affine(operand) for operand in op.operands)
+            a, b = self._operands(op)
             return self._stream.scalar(Sop.FLOORDIV, a + b - 1, b)
         if name in _BITS:
             return self._bits(op)
@@ -107,6 +108,18 @@ class Scalars:
         if name == "arith.select":
             return self._select(op)
         raise UnsupportedOp(f"{name} computes a scalar; indices are built from arith operations on integers")
+
+    def _operands(self, op: Operation) -> tuple[Affine, Affine]:
+        """Both operands; of an unsigned operation as the unsigned numbers of their bits, up to 32 of them."""
+        a, b = op.operands
+        return (self._unsigned(a), self._unsigned(b)) if op.name in _UNSIGNED else (self.affine(a), self.affine(b))
+
+    def _unsigned(self, value: SSAValue) -> Affine:
+        number, bits = self.affine(value), _WIDTHS.get(type_name(value.type))
+        low, _ = self._stream.bounds(number)
+        if bits is None or (low is not None and low >= 0):
+            return number
+        return self._stream.scalar(Sop.MOD, number, Affine(1 << bits))
 
     def _truncating(self, name: str, a: Affine, b: Affine) -> Affine:
         """Division that rounds toward 0, and its remainder, which has the sign of the dividend."""
@@ -126,7 +139,7 @@ class Scalars:
 
     def _bits(self, op: Operation) -> Affine:
         """Shifts by constants, and masks that keep low bits."""
-        a, b = (self.affine(operand) for operand in op.operands)
+        a, b = self._operands(op)
         if op.name == "arith.andi" and a.is_const:
             a, b = b, a
         if b.is_const and b.const >= 0:

@@ -299,7 +299,9 @@ class Stream:
     def loop(self, first: Affine, limit: Affine, step: int) -> Iterator[Affine]:
         """A counted loop; yields its counter."""
         if any(symbol < 0 for symbol, _ in first.terms + limit.terms):
-            raise UnsupportedOp(f"{self.origin}: a loop whose bounds are read from a tensor; bind them when compiling")
+            raise UnsupportedOp(
+                f"{self.origin}: a loop whose bounds are read from a tensor; pass them as integer arguments"
+            )
         low, _ = self.bounds(first)
         divisor = math.gcd(step, self.divisor(first))
         register = len(self._registers)

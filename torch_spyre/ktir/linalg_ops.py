@@ -7,8 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from xdsl.dialects import arith, linalg, math
-from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, MemRefType, StringAttr, TensorType, _FloatType, i64
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    ArrayAttr,
+    DenseArrayBase,
+    FloatAttr,
+    MemRefType,
+    StringAttr,
+    TensorType,
+    _FloatType,
+    i64,
+)
 from xdsl.dialects.linalg.abstract_ops import ElementwiseOperation
+from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
+from xdsl.dialects.linalg.ops import GenericOp as XdslGenericOp
 from xdsl.dialects.linalg.ops import YieldOp
 from xdsl.ir import Attribute, Block, Operation, ParametrizedAttribute, Region, SSAValue
 from xdsl.irdl import (
@@ -28,7 +40,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from torch_spyre.ktir.contraction_ops import CONTRACTIONS
-from torch_spyre.ktir.overrides import parse_group, parse_types, print_group, replace_ops
+from torch_spyre.ktir.overrides import parse_group, parse_group_after_keyword, parse_types, print_group, replace_ops
 
 SHAPED = BaseAttr(TensorType) | BaseAttr(MemRefType)
 
@@ -321,4 +333,44 @@ class TypeFnAttr(ParametrizedAttribute):
         printer.print_string(f"<{self.kind.data}>")
 
 
-Linalg = replace_ops(linalg.Linalg, [*CONTRACTIONS, ReduceOp, MapOp, *map(_define, NAMED)], [TypeFnAttr])
+def _optional_group(parser: Parser, keyword: str) -> Sequence[SSAValue]:
+    """``keyword(%a : type)`` or nothing."""
+    if parser.parse_optional_keyword(keyword) is None:
+        return ()
+    return parse_group_after_keyword(parser)
+
+
+class GenericOp(XdslGenericOp):
+    """Parses what it prints: the types of several results stand in parentheses."""
+
+    @classmethod
+    def parse(cls, parser: Parser) -> GenericOp:
+        start = parser.pos
+        given = parser.parse_optional_attr_dict()
+        maps, iterators = (given.get(name) for name in ("indexing_maps", "iterator_types"))
+        if not isinstance(maps, ArrayAttr) or not isinstance(iterators, ArrayAttr):
+            parser.raise_error("expected the arrays indexing_maps and iterator_types for linalg.generic", start)
+        kinds = [_iterator(parser, kind, start) for kind in iterators]
+        inputs, outputs = (_optional_group(parser, keyword) for keyword in ("ins", "outs"))
+        more: dict[str, Attribute] = {}
+        if parser.parse_optional_keyword("attrs"):
+            parser.parse_punctuation("=")
+            more = parser.parse_optional_attr_dict()
+        body = parser.parse_region()
+        results = parse_types(parser) if parser.parse_optional_punctuation("->") else []
+        texts = [cast(StringAttr | None, given.get(name)) for name in ("doc", "library_call")]
+        op = cls(inputs, outputs, body, cast(ArrayAttr[AffineMapAttr], maps), kinds, results, *texts)
+        op.attributes |= more
+        return op
+
+
+def _iterator(parser: Parser, kind: Attribute, start: int) -> IteratorTypeAttr:
+    if isinstance(kind, IteratorTypeAttr):
+        return kind
+    if not isinstance(kind, StringAttr) or kind.data not in list(IteratorType):
+        names = ", ".join(IteratorType)
+        parser.raise_error(f"iterator type {kind} of linalg.generic is none of {names}", start)
+    return IteratorTypeAttr(IteratorType(kind.data))
+
+
+Linalg = replace_ops(linalg.Linalg, [*CONTRACTIONS, GenericOp, ReduceOp, MapOp, *map(_define, NAMED)], [TypeFnAttr])

@@ -21,8 +21,12 @@ def replace_ops(
 
 def parse_group(parser: Parser, keyword: str) -> Sequence[SSAValue]:
     """``keyword(%a, %b : type, type)``"""
-    pos = parser.pos
     parser.parse_keyword(keyword)
+    return parse_group_after_keyword(parser)
+
+
+def parse_group_after_keyword(parser: Parser) -> Sequence[SSAValue]:
+    pos = parser.pos
     parser.parse_punctuation("(")
     values = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
     parser.parse_punctuation(":")

@@ -168,8 +168,10 @@ def _convolution_gradients(grad: torch.Tensor, x: torch.Tensor, weight: torch.Te
 # Ops that only the dispatcher calls, by what they do in terms that the compiler knows.
 _PUBLIC: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._copy_from.default: lambda source, target, non_blocking=False: target.copy_(source),
-    torch.ops.aten._index_put_impl_.default: lambda x, indices, values, accumulate=False, unsafe=False: x.index_put_(
-        indices, values, accumulate
+    torch.ops.aten._index_put_impl_.default: (
+        lambda x, indices, values, accumulate=False, unsafe=False: torch.ops.aten.index_put_.default(
+            x, indices, values, accumulate
+        )
     ),
     torch.ops.aten.convolution_overrideable.default: torch.ops.aten.convolution.default,
     torch.ops.aten.convolution_backward_overrideable.default: _convolution_gradients,

@@ -317,11 +317,22 @@ def _run(op: Any, args: Sequence[Any], kwargs: dict[str, Any], reason: str) -> A
             return target
         host = _Host(op, args, kwargs)
         with _random_numbers(op, host):
-            result = op(*host.args, **host.kwargs)
+            result = _HOST_FORMS.get(op, op)(*host.args, **host.kwargs)
         host.write_back(op)
         moved = _map(host.back, result)
     _count(op, reason, host.moved_bytes)
     return moved
+
+
+def _histc(x: torch.Tensor, *args: Any) -> torch.Tensor:
+    """The CPU counts floats only, where other devices count integers too; float64 holds all that the card has."""
+    if x.is_floating_point():
+        return torch.ops.aten.histc.default(x, *args)
+    return torch.ops.aten.histc.default(x.double(), *args).to(x.dtype)
+
+
+# Ops that accept more on other devices than on the CPU.
+_HOST_FORMS: dict[Any, Callable[..., Any]] = {torch.ops.aten.histc.default: _histc}
 
 
 @contextlib.contextmanager

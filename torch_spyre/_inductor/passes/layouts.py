@@ -279,7 +279,15 @@ class _Layouts:
             buffer.layout = make_layout(buffer, [*range(len(names)), -1] if names else [])
         copy = Node(f"{node.name}_copy_{load.buffer}", "ReStickifyOpHBM", dims, (load,), temp, origin=node.origin)
         copy.notes.append(f"{load.buffer} re-laid with {stick or 'one value'} in the stick for {node.name}")
-        self._finish_copy(copy)
+        try:
+            self._finish_copy(copy)
+        except UnsupportedOp:
+            # A slice of joined dims (13 of 2 x 8 rows) ends inside the last step of a digit: all of that is copied.
+            whole = _whole_digits(load.index, node.dims, source)
+            if whole == node.dims:
+                raise
+            del self.graph.buffers[temp.buffer]
+            temp = self._copy(replace(node, dims=whole), load, stick)
         self.copies[key] = Load(temp.buffer, temp.index.rename(rename))
         return temp
 
@@ -414,6 +422,21 @@ class _Layouts:
                 self.nodes.append(node)
                 return
         raise UnsupportedOp(f"{node.name} cuts dim {conflict.dim} at places that do not nest ({node.origin})")
+
+
+def _whole_digits(index: Index, dims: tuple[tuple[str, int], ...], source: Buffer) -> tuple[tuple[str, int], ...]:
+    """The dims with sizes rounded up to whole periods of their digits; unchanged if that leaves the source."""
+    sizes = dict(dims)
+    for d in index.dims:
+        period = math.lcm(*(t.div * (t.mod or 1) for t in index.terms if t.dim == d))
+        sizes[d] = -(-sizes[d] // period) * period
+    last = index.const
+    for t in index.terms:
+        digit = (sizes[t.dim] - 1) // t.div
+        last += t.scale * (min(digit, t.mod - 1) if t.mod else digit)
+    end = sum((n - 1) * stride for n, stride in zip(source.size, source.stride, strict=True))
+    inside = last <= end and all(t.scale >= 0 for t in index.terms)
+    return tuple(sizes.items()) if inside else dims
 
 
 def _has_digits(index: Index) -> bool:

@@ -332,8 +332,10 @@ void register_structured_ops() {
     const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
   }
-  // Their composite kernels only say that a device must bring its own.
-  for (const char* name : {"aten::convolution_overrideable", "aten::convolution_backward_overrideable"}) {
+  // The composite kernels of the first two only say that a device must bring its own; that of the third asks for a
+  // result in the memory format that the strides of a view suggest.
+  for (const char* name :
+       {"aten::convolution_overrideable", "aten::convolution_backward_overrideable", "aten::constant_pad_nd"}) {
     library->impl(name, torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
   }
 }
