@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import ktir_reference as reference
@@ -85,6 +86,20 @@ def compare(text: str) -> str:
         if isinstance(value, torch.Tensor):
             agree(argument.name, value.double().numpy(), wanted.data)
     return "agrees"
+
+
+def compare_seeds(text_of: Callable[[int], str], seeds: range, share: float) -> None:
+    """Compares the text of every seed; at least `share` of them must be comparable and agree."""
+    seen: dict[str, int] = {}
+    for seed in seeds:
+        text = text_of(seed)
+        try:
+            kind = compare(text)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}\n{text}") from error
+        seen[kind] = seen.get(kind, 0) + 1
+    print(seen)
+    assert seen.get("agrees", 0) >= len(seeds) * share, f"too few could be compared: {seen}"
 
 
 def agree(name: str, actual: np.ndarray, expected: np.ndarray) -> None:

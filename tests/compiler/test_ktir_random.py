@@ -12,7 +12,7 @@ import random
 
 import pytest
 from ktir_text import box, function, load, order, shape, store, strides_of, tile, view
-from test_ktir_differential import compare
+from test_ktir_differential import compare_seeds
 
 
 class Kernel:
@@ -121,16 +121,7 @@ class Kernel:
 
 
 def check(seeds: range) -> None:
-    seen: dict[str, int] = {}
-    for seed in seeds:
-        text = Kernel(seed).text()
-        try:
-            kind = compare(text)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}\n{text}") from error
-        seen[kind] = seen.get(kind, 0) + 1
-    print(seen)
-    assert seen.get("agrees", 0) >= len(seeds) * 0.5, f"too few kernels could be compared: {seen}"
+    compare_seeds(lambda seed: Kernel(seed).text(), seeds, 0.5)
 
 
 def test_random_kernels() -> None:

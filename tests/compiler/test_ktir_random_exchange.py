@@ -11,7 +11,7 @@ import random
 
 import pytest
 from ktir_text import function, load, shape, store, tile, view
-from test_ktir_differential import compare
+from test_ktir_differential import compare_seeds
 
 OPS = ("consume", "route", "reduce", "gather", "scatter", "all_to_all", "reduce_scatter")
 COMBINERS = {"addf": "0.0", "maximumf": "0xFF800000", "minimumf": "0x7F800000"}
@@ -138,16 +138,7 @@ def position_of(consumers: str) -> tuple[int, int]:
 
 
 def check(seeds: range) -> None:
-    seen: dict[str, int] = {}
-    for seed in seeds:
-        text = Exchange(seed).text()
-        try:
-            kind = compare(text)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}\n{text}") from error
-        seen[kind] = seen.get(kind, 0) + 1
-    print(seen)
-    assert seen.get("agrees", 0) >= len(seeds) * 0.6, f"too few exchanges could be compared: {seen}"
+    compare_seeds(lambda seed: Exchange(seed).text(), seeds, 0.6)
 
 
 def test_random_exchanges() -> None:

@@ -11,11 +11,10 @@ import math
 import numpy as np
 import pytest
 
+from torch_spyre import _card
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.formats import CODE
 from torch_spyre.sdsc import arrays, formats
-
-_card = pytest.importorskip("torch_spyre._card", exc_type=ImportError)
 
 FLOATS = ["SEN169_FP16", "IEEE_FP32", "SEN143_FP8", "SEN152_FP8"]
 

@@ -24,8 +24,6 @@ from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import Result, execute, random_inputs
 from torch_spyre.sdsc.writer import symbolic_form
 
-pytest.importorskip("torch_spyre._card", exc_type=ImportError)
-
 SIZES, SPLIT = {"mb": 64, "out": 256}, {"mb": 4}
 
 

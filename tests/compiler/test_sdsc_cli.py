@@ -21,8 +21,6 @@ from test_sdsc_ops import CASES
 
 from torch_spyre.sdsc.cli import main
 
-pytest.importorskip("torch_spyre._card", exc_type=ImportError)
-
 
 def file(folder: Path, name: str) -> Path:
     path = folder / f"{name.replace(' ', '_')}.json"

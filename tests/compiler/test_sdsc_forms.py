@@ -28,6 +28,7 @@ from ktir_kernels import (
 )
 from test_sdsc_roundtrip import check, dsc, files_json
 
+from torch_spyre import _card
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.errors import InvalidProgram, NotExpressible
 from torch_spyre.ktir.emit import emit
@@ -48,8 +49,6 @@ from torch_spyre.ktir.tileops import (
 from torch_spyre.sdsc import bundle_files, canonical, read_bundle, read_kernel, read_sdsc
 from torch_spyre.sdsc.unroll import without_loops
 from torch_spyre.sdsc.writer import scalars_as_tensors
-
-_card = pytest.importorskip("torch_spyre._card", exc_type=ImportError)
 
 INT32 = "IEEE_INT32"
 

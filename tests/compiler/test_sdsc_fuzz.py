@@ -27,8 +27,6 @@ from torch_spyre.sdsc.launch import bind, slot_bytes
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import compile_launch, execute, random_inputs
 
-pytest.importorskip("torch_spyre._card", exc_type=ImportError)
-
 SMALL = {"mb": 8, "out": 128}
 SEEDS = [
     sdsc("add", SMALL, [rows(0), rows(1), rows(2)], {"mb": 2}),

@@ -25,8 +25,6 @@ from torch_spyre.sdsc.launch import bind
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import execute, random_inputs
 
-pytest.importorskip("torch_spyre._card", exc_type=ImportError)
-
 SIZES, SPLIT = {"mb": 64, "out": 256}, {"mb": 4}
 UNARY = "abs neg reciprocal exp log sqrt rsqrt tanh sigmoid relufwd gelufwd silu floor".split()
 BINARY = "add sub mul realdiv maximum minimum equal notequal greaterthan greaterequal lesserthan lesserequal".split()

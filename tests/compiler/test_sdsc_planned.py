@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("torch_spyre._C", exc_type=ImportError)
-
 from test_sdsc_programs import check
 from test_sdsc_roundtrip import files_json
 from torch.nn import functional

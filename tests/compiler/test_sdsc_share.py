@@ -31,8 +31,6 @@ from torch_spyre.sdsc import read_bundle
 from torch_spyre.sdsc.unroll import without_loops
 from torch_spyre.sdsc.writer import bundle_files, scalars_as_tensors
 
-pytest.importorskip("torch_spyre._C", exc_type=ImportError)
-
 # Test files whose kernels are counted, and the share that is expressible at least.
 COUNTED = ("test_compile.py", "test_random_graphs.py", "test_index.py", "test_bits.py")
 FLOOR, SMALL_FLOOR = 0.8, 0.75

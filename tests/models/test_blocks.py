@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.models.blocks import compile_blocks, restore_blocks
-
-transformers = pytest.importorskip("transformers")
 
 LAYERS = 4
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
+import transformers
 
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.models.gguf_llama import GGUF, convert, rotary_halves
-
-gguf = pytest.importorskip("gguf")
 
 
 def _file(path: Path, architecture: str = "llama") -> dict[str, np.ndarray]:
@@ -69,7 +69,6 @@ def test_names_values_and_configuration(tmp_path: Path) -> None:
 
 
 def test_the_tokenizer_speaks(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
     _file(tmp_path / "m.gguf")
     tokenizer = transformers.AutoTokenizer.from_pretrained(convert(tmp_path / "m.gguf", tmp_path / "out"))
     assert tokenizer("abc")["input_ids"] == [3, 4]
