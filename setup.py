@@ -67,7 +67,7 @@ def card_sources() -> list[Path]:
 # Files compiled as one unit: most of their compile time is the same PyTorch headers.
 UNITS = {
     "python": ("bind_launch", "bind_layout", "bind_monitor", "errors", "module"),
-    "kernels": ("copy", "device", "dma", "factory", "random", "serialization"),
+    "kernels": ("copy", "device", "dma", "factory", "serialization"),
 }
 
 

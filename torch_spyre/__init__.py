@@ -26,17 +26,20 @@ def _autoload() -> None:
     import torch
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
-    from torch_spyre import _C, logging_config
-    from torch_spyre.device import api, patches
-    from torch_spyre.ops import attention
+    from torch_spyre import _C, knobs, logging_config, patches
+    from torch_spyre.device import api
+    from torch_spyre.ops import amp, attention
 
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()
-    patches.apply()
+    patches.apply_to_torch()
     attention.register()
+    composites.register()
+    amp.register()
     logging_config.register_with_torch()
     vars(_C)["__getattr__"] = _extension_attribute
     _C.set_eager_compiler(_compile_op)
+    _C._set_launch_blocking(knobs.get("launch_blocking"))
 
 
 def _extension_attribute(name: str) -> Any:
@@ -57,10 +60,13 @@ def _compile_op(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def report() -> Any:
-    """Ops that ran on the CPU because the compiler refused them: ``print(torch_spyre.report())``."""
-    from torch_spyre.ops import fallbacks
+    """What did not run as one graph on the card: host fallbacks, graph breaks, recompiles.
 
-    return fallbacks.report()
+    ``print(torch_spyre.report())`` for people, ``torch_spyre.report().to_dict()`` for programs.
+    """
+    from torch_spyre import reporting
+
+    return reporting.report()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors with names. Each message says what was attempted, the offending value, and what to do."""
+"""Errors with names. Each message says what was attempted, the offending value, and what to do.
+
+The first line stands alone; lines that follow say where it came from and where to find a reproducer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 
 
 class SpyreError(RuntimeError):
@@ -52,3 +61,36 @@ class DeviceLost(SpyreError):
 
 class NotExpressible(SpyreError):
     """A kernel outside SuperDSC's vocabulary; the message says why."""
+
+
+_FROM = "\n  from "
+
+
+@contextlib.contextmanager
+def located(where: Callable[[], str]) -> Iterator[None]:
+    """Adds the place in the user's program to an error of ours that leaves the block without one."""
+    try:
+        yield
+    except SpyreError as error:
+        text = where() if _FROM not in str(error) else ""
+        if text and text not in str(error):
+            error.args = (f"{error}{_FROM}{text}",)
+        raise
+
+
+def first_line(error: BaseException) -> str:
+    """What happened, without the place."""
+    return str(error).partition("\n")[0]
+
+
+def with_reproducer(message: str) -> str:
+    """A message about a running kernel, and where its reproducer is or how to get one. The card's errors come here."""
+    inspect = sys.modules.get("torch_spyre._inductor.inspect")
+    folder = inspect.folder_of(message) if inspect is not None else None
+    return f"{message}\n  {reproducer_hint(folder)}"
+
+
+def reproducer_hint(folder: object) -> str:
+    if folder is None:
+        return "for a reproducer of this kernel run again with SPYRE_DUMP=<directory> (docs/debugging.md)"
+    return f"reproducer: python {folder}/kernel_repro.py"

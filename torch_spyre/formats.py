@@ -11,4 +11,5 @@ _ROWS = re.findall(r"^FORMAT\((\d+), (\w+), (\d+), (\d+)\)", _TABLE.read_text(),
 
 CODE = {name: int(code) for code, name, _, _ in _ROWS}
 BYTES = {name: int(count) for _, name, count, _ in _ROWS if int(count)}
+WORD_BYTES = {name: int(count) for _, name, count, elems in _ROWS if int(count) and int(elems)}  # stored in sticks
 ELEMS_PER_STICK = {name: int(elems) for _, name, _, elems in _ROWS if int(elems)}

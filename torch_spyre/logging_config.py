@@ -46,6 +46,13 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
     "spyre.execution": ("torch_spyre.runtime.jobplan", "torch_spyre._inductor.kernel"),
     "spyre.device": ("torch_spyre.device", "torch_spyre.smi"),
 }
+# Forms of each compiled kernel that TORCH_LOGS can ask for by name.
+ARTIFACTS: dict[str, str] = {
+    "spyre_tilegraph": "The planned TileGraph of each kernel: ops, accesses, layouts, core split",
+    "spyre_plan": "What the planner chose for each kernel and why, as torch_spyre.explain prints it",
+    "spyre_ktir": "The KTIR module of each kernel",
+    "spyre_program": "The disassembled card program of each kernel",
+}
 DEFAULT_LEVEL = LogLevel.WARNING
 FORMAT = "[%(levelname)s] [%(name)s] %(message)s"
 
@@ -228,6 +235,12 @@ def _place_handler() -> None:
             logger.propagate = False
 
 
+def enable_in(state: Any) -> None:
+    """Puts our levels into a state of torch._logging."""
+    for name, level in logger_levels().items():
+        state.enable_log(name, int(level))
+
+
 def register_with_torch() -> None:
     """Names our components to torch._logging, which then places handlers. Call before PyTorch sets up its logs."""
     global _torch_owns_handlers
@@ -235,25 +248,9 @@ def register_with_torch() -> None:
 
     for component, names in COMPONENTS.items():
         _internal.register_log(component, list(names))
-    original = _internal._parse_log_settings
-
-    def enable(state: Any) -> None:
-        for name, level in logger_levels().items():
-            state.enable_log(name, int(level))
-
-    def parse(settings: str) -> Any:
-        """PyTorch's TORCH_LOGS has no levels by name and would reject the whole variable."""
-        _, rest = parse_torch_logs(settings)
-        state = _internal.LogState()
-        if rest:
-            theirs = original(rest)
-            state.log_qname_to_level.update(theirs.log_qname_to_level)
-            state.artifact_names.update(theirs.artifact_names)
-        enable(state)
-        return state
-
-    enable(_internal.log_state)
-    _internal._parse_log_settings = parse
+    for artifact, description in ARTIFACTS.items():
+        _internal.register_artifact(artifact, description, visible=True, off_by_default=True)
+    enable_in(_internal.log_state)
     _torch_owns_handlers = True
     _place_handler()
 

@@ -24,7 +24,15 @@ from torch_spyre.ktir.tileops import Operand, Space
 from torch_spyre.sdsc import read_bundle
 
 FP16 = torch.float16
-FILES = {"tilegraph.json", "tilegraph.txt", "explain.txt", "kernel.ktir", "program.bin", "program.txt"}
+FILES = {
+    "kernel_repro.py",
+    "tilegraph.json",
+    "tilegraph.txt",
+    "explain.txt",
+    "kernel.ktir",
+    "program.bin",
+    "program.txt",
+}
 
 
 def half(*size: int) -> torch.Tensor:

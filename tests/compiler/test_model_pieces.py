@@ -80,12 +80,19 @@ def test_foreach_by_a_number_stays_on_the_card() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
-@pytest.mark.filterwarnings("ignore::torch_spyre.ops.fallbacks.FallbackWarning")
 def test_experts_are_counted(dtype: torch.dtype) -> None:
-    experts = torch.randint(0, 8, (50,), generator=generator)
-    counted = torch.histc(experts.to(dtype).to("spyre"), bins=8, min=0, max=7)
+    experts = torch.randint(0, 9, (50,), generator=generator)  # the last one lies outside and is dropped
+    with fallbacks.disabled():
+        counted = torch.histc(experts.to(dtype).to("spyre"), bins=8, min=0, max=7)
     assert counted.dtype == dtype and counted.device.type == "spyre"
-    assert torch.equal(counted.cpu().long(), torch.bincount(experts, minlength=8))
+    assert torch.equal(counted.cpu().long(), torch.bincount(experts, minlength=8)[:8])
+
+
+@pytest.mark.parametrize(("bins", "low", "high"), [(10, -1.0, 2.0), (3, 0.0, 0.5), (64, -3.0, 3.0)])
+def test_a_histogram_counts_like_the_cpu(bins: int, low: float, high: float) -> None:
+    x = torch.arange(-200, 300).float() / 128  # steps that fp32 computes exactly, ends included
+    with fallbacks.disabled():
+        assert torch.equal(torch.histc(x.to("spyre"), bins, low, high).cpu(), torch.histc(x, bins, low, high))
 
 
 def test_padding_a_view_whose_strides_look_like_channels_last() -> None:

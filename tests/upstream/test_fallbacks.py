@@ -41,7 +41,7 @@ def test_warns_once_with_the_users_line_and_counts() -> None:
 
 def test_report_starts_empty() -> None:
     assert list(torch_spyre.report()) == []
-    assert str(torch_spyre.report()) == "no op fell back to cpu"
+    assert str(torch_spyre.report()).startswith("no op fell back to cpu")
 
 
 def test_refused_signature_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:

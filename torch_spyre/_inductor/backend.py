@@ -14,6 +14,4 @@ def spyre_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwa
 
     from torch_spyre._inductor import registration  # noqa: F401  (registers the device)
 
-    # Random numbers are drawn by the device's generator, not by Inductor's formula.
-    options = {"fallback_random": True, **(kwargs.get("options") or {})}
-    return compile_fx(gm, example_inputs, config_patches=options)
+    return compile_fx(gm, example_inputs, config_patches=kwargs.get("options") or {})

@@ -3,7 +3,8 @@
 
 The scheduler hands over one node at a time; we keep them until it must flush (end of graph, another device, a host
 operation) and emit the whole run as one kernel. What the kernel holds in the generated module is the layout-free
-TileGraph: programs are planned per input layout at the first call, or found in the program cache.
+TileGraph: programs are planned per input layout at the first call, or found in the program cache. A kernel whose sizes
+are symbols is stored as a recipe for such graphs (`dynamic_recipe`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from torch_spyre._inductor.tilegraph.build import Builder
+from torch_spyre._inductor import provenance
+from torch_spyre._inductor.dynamic_recipe import Recipe, record
+from torch_spyre._inductor.tilegraph.build import Builder, Computed, describe
+from torch_spyre._inductor.tilegraph.trace import KEY
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
 
@@ -66,20 +70,37 @@ class SpyreScheduling(BaseScheduling):
         nodes, self.pending = self.pending, []
         wrapper = V.graph.wrapper_code
         name = f"{DEVICE_NAME}_kernel_{next(self.numbers)}"
-        builder = Builder(name, graph_buffer)
+        computed = []
         for node in nodes:
             assert isinstance(node.node, ir.ComputedBuffer)
-            builder.add_computed(node.node)
+            computed.append(describe(node.node))
         outputs = self._visible(nodes)
-        graph = builder.graph(outputs)
-        wrapper.header.writeline("from torch_spyre._inductor.kernel import kernel as spyre_kernel")
-        wrapper.define_kernel(name, f"spyre_kernel({name!r}, {graph.to_json()!r})", gpu=False)
-        arguments = ", ".join(builder.arguments(graph))
-        fresh = [b for b in graph.outputs if graph.buffers[b].kind == "output"]
+        recipe = record(name, computed, outputs, graph_buffer) if _symbolic() else None
+        call = self._dynamic(recipe) if recipe else self._static(name, computed, outputs)
         for buffer in outputs:
             wrapper.allocated.add(buffer)
-        call = f"{name}({arguments})"
-        wrapper.writeline(f"{', '.join(fresh)}, = {call}" if fresh else call)
+        wrapper.writeline(f"{', '.join(outputs)}, = {call}" if outputs else call)
+
+    def _static(self, name: str, computed: list[Computed], outputs: list[str]) -> str:
+        """Defines the kernel; returns the call of it."""
+        builder = Builder(name, graph_buffer)
+        for made in computed:
+            builder.add(made)
+        graph = builder.graph(outputs)
+        assert all(graph.buffers[b].kind == "output" for b in graph.outputs)
+        V.graph.wrapper_code.header.writeline("from torch_spyre._inductor.kernel import kernel as spyre_kernel")
+        V.graph.wrapper_code.define_kernel(name, f"spyre_kernel({name!r}, {graph.to_json()!r})", gpu=False)
+        arguments = builder.arguments(graph)
+        _draw_keys(arguments)
+        return f"{name}({', '.join(arguments)})"
+
+    def _dynamic(self, recipe: Recipe) -> str:
+        wrapper = V.graph.wrapper_code
+        wrapper.header.writeline("from torch_spyre._inductor.dynamic import kernel as spyre_dynamic_kernel")
+        wrapper.define_kernel(recipe.name, f"spyre_dynamic_kernel({recipe.to_json()!r})", gpu=False)
+        arguments = [g.name for g in recipe.given]
+        _draw_keys(arguments)
+        return f"{recipe.name}({', '.join([*arguments, *recipe.symbols])})"
 
     def _visible(self, nodes: list[SchedulerNode]) -> list[str]:
         """Buffers of these nodes that somebody else reads; the rest never leaves the kernel."""
@@ -103,8 +124,23 @@ class SpyreScheduling(BaseScheduling):
         return str(self.scheduler.mutation_real_name.get(name, name))
 
 
+def _draw_keys(arguments: Sequence[str]) -> None:
+    """Lines that ask the device's generator for the keys among the arguments of a call."""
+    wrapper = V.graph.wrapper_code
+    for key in dict.fromkeys(a.rsplit("_", 1)[0] for a in arguments if a.startswith(KEY)):
+        wrapper.header.writeline("from torch_spyre._C import draw_key as spyre_draw_key")
+        wrapper.writeline(f"{key}_0, {key}_1 = spyre_draw_key({V.graph.get_current_device_or_throw().index or 0})")
+
+
+def _symbolic() -> bool:
+    """May sizes of the graph be symbols?"""
+    return bool(V.graph.sizevars.shape_env.var_to_range)
+
+
 def graph_buffer(name: str) -> tuple[torch.dtype, Sequence[Any], Sequence[Any], bool]:
     """(dtype, size, stride, is launch scalar) of a buffer that the kernel reads but does not compute."""
+    if name.startswith(KEY):
+        return torch.int32, (), (), True
     buffer = V.graph.get_buffer(name)
     layout = buffer.get_layout()
     device = buffer.get_device()
@@ -127,12 +163,19 @@ class SpyreWrapperCodegen(PythonWrapperCodegen):
             return PythonWrapperCodegen.create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures)
         return SpyreWrapperCodegen()
 
+    def generate_fallback_kernel(self, node: ir.FallbackKernel) -> None:
+        """A call of one op. The comment tells a report or warning about it which line of the user's asked for it."""
+        lines = provenance.user_lines(node.get_origins())
+        if lines:
+            self.writeline(f"{provenance.MARK}{lines}")
+        super().generate_fallback_kernel(node)
+
 
 class SpyreDeviceOpOverrides(DeviceOpOverrides):
     """Snippets of generated host code; streams and guards are the launcher's business."""
 
     def import_get_raw_stream_as(self, name: str) -> str:
-        return f"def {name}(_):\n    return 0\n"
+        return f"from torch_spyre._inductor.interface import get_raw_stream as {name}"
 
     def set_device(self, device_idx: int) -> str:
         return f"torch.spyre.set_device({device_idx})"

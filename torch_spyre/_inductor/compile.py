@@ -22,8 +22,9 @@ from torch_spyre.runtime.cache import CachedKernel, OutputSpec
 def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> CachedKernel:
     graph = Graph.from_json(graph_json)
     specs = [InputSpec(Layout(*d[:3]), *d[3:]) if d else InputSpec(None) for d in inputs]
-    planned, module, program = _fitting(graph, specs)
-    inspect.record(graph_json, planned, module, program)
+    with inspect.compiling(graph, graph_json, inputs) as kernel:
+        planned, module, program = _fitting(graph, specs)
+        kernel.done(planned, module, program)
     return _cached(planned, program.binary)
 
 

@@ -20,6 +20,11 @@ class SpyreDeviceProperties:
     name: str = "IBM Spyre (software card)"
 
 
+def get_raw_stream(device_index: int) -> int:
+    """Number of the stream that launches of this thread go to: 0 is the default stream. Generated code calls it too."""
+    return int(torch.spyre.current_stream(device_index).stream_id)
+
+
 class SpyreInterface(DeviceInterface):
     """Device queries without starting a card; the rest delegates to torch.spyre."""
 
@@ -69,7 +74,7 @@ class SpyreInterface(DeviceInterface):
 
     @staticmethod
     def get_raw_stream(device_idx: Any) -> int:
-        return 0
+        return get_raw_stream(device_idx)
 
     @staticmethod
     def is_bf16_supported(including_emulation: bool = False) -> bool:

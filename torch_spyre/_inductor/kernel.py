@@ -12,19 +12,22 @@ from typing import Any
 
 import torch
 
-from torch_spyre import _C
-from torch_spyre._inductor import hints
+from torch_spyre import _C, knobs
+from torch_spyre._inductor import debug_launch, hints
 from torch_spyre.runtime import cache
 
 
 def kernel(name: str, graph_json: str) -> Any:
     """The launcher of one kernel of a compiled graph."""
-    return _C.KernelLauncher(name, lambda inputs: launch_plan(graph_json, inputs))
+    launcher = _C.KernelLauncher(name, lambda inputs: launch_plan(graph_json, inputs))
+    if not debug_launch.wanted():
+        return launcher
+    return debug_launch.wrapped(launcher, graph_json, describe_input, launch_plan)
 
 
 def launch_plan(graph_json: str, inputs: Sequence[Any]) -> Any:
     """A ready LaunchPlan for these inputs: from the cache if possible, else planned, printed and assembled now."""
-    described = [_describe(x) for x in inputs]
+    described = [describe_input(x) for x in inputs]
     entry = cache.key(graph_json, described)
     from torch_spyre._inductor import inspect
 
@@ -37,11 +40,14 @@ def launch_plan(graph_json: str, inputs: Sequence[Any]) -> Any:
     from torch_spyre._inductor.compile import compile_graph
 
     made = compile_graph(graph_json, described)
+    if knobs.get("dump_inputs"):
+        inspect.save_inputs(graph_json, described, inputs)
     cache.store(entry, made)
     return to_launch_plan(made)
 
 
-def to_launch_plan(found: cache.CachedKernel) -> Any:
+def to_launch_plan(found: cache.CachedKernel, program: Any = None) -> Any:
+    """A LaunchPlan of the kernel's program, which is loaded unless it is given."""
     outputs = [
         (
             list(o.size),
@@ -51,12 +57,12 @@ def to_launch_plan(found: cache.CachedKernel) -> Any:
         )
         for o in found.outputs
     ]
-    program = _C.Program.load(found.program)
+    program = program or _C.Program.load(found.program)
     scalars = list(found.scalars)
     return _C.LaunchPlan(program, list(found.bindings), outputs, found.pool_bytes, [], scalars, found.name)
 
 
-def _describe(x: Any) -> tuple[Any, ...]:
+def describe_input(x: Any) -> tuple[Any, ...]:
     """One input as planning and the cache key see it: (device_size, stride_map, format, offset), () for a scalar.
 
     The names that a user gave to its dims follow, if there are any.

@@ -10,17 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
-from torch._inductor.lowering import lowerings, make_pointwise, promote_constants, register_lowering, transform_args
+from torch._inductor.lowering import (
+    broadcast_symbolic_shapes,
+    lowerings,
+    make_pointwise,
+    promote_constants,
+    register_lowering,
+    transform_args,
+)
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
 from torch_spyre._inductor import lowering_functions, lowering_moves, lowering_order
 from torch_spyre._inductor.guards import guarded, wrapped
+from torch_spyre._inductor.tilegraph.trace import RANDOM
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops import custom
+from torch_spyre.ops.random import random_words
 
 aten = torch.ops.aten
 REDUCTIONS = (
@@ -79,6 +89,21 @@ def _divide(a: Any, b: Any) -> Any:
     return make_pointwise(ops.truediv)(*promote_constants(args, type_promotion_kind=kind))
 
 
+def _random(size: Sequence[Any], number: int, device: torch.device) -> ir.TensorBox:
+    """Random words of one draw, computed once whoever reads them: the element's number decides, not its place."""
+
+    def inner(index: Sequence[Any]) -> Any:
+        place = sympy.Integer(0)
+        for i, n in zip(index, size, strict=True):
+            place = place * n + i
+        here = ops.index_expr(place, torch.int32)
+        return ops.inline_asm_elementwise(here, asm=f"{RANDOM}{number}", dtype=torch.int32)
+
+    made = ir.Pointwise.create(device=device, dtype=torch.int32, inner_fn=inner, ranges=list(size))
+    made.realize()
+    return made
+
+
 def _check_inner(a: ir.TensorBox, b: ir.TensorBox) -> None:
     V.graph.sizevars.check_equals(a.get_size()[-1], b.get_size()[-2])
 
@@ -125,12 +150,16 @@ def register() -> None:
     def matmul(a: ir.TensorBox, b: ir.TensorBox, out_dtype: torch.dtype | None = None) -> ir.TensorBox:
         _check_inner(a, b)
         sizes = [x.get_size() for x in (a, b)]
-        batch = torch.broadcast_shapes(*([int(V.graph.sizevars.guard_int(n)) for n in s[:-2]] for s in sizes))
+        batch = broadcast_symbolic_shapes(sizes[0][:-2], sizes[1][:-2])
         expand = lowerings[aten.expand.default]
         for x in (a, b):  # before it becomes a view of something larger
             if not _is_copy(x):
                 x.realize()
         return _dot(expand(a, [*batch, *sizes[0][-2:]]), expand(b, [*batch, *sizes[1][-2:]]), out_dtype)
+
+    @register_lowering(random_words, type_promotion_kind=None)
+    def random(size: Sequence[Any], number: int, device: torch.device) -> ir.TensorBox:
+        return _random(size, number, device)
 
     @guarded(aten.addmm)
     def addmm(bias: Any, a: ir.TensorBox, b: ir.TensorBox, *, beta: Any = 1, alpha: Any = 1, **kwargs: Any) -> Any:

@@ -8,10 +8,18 @@ from typing import Any
 
 import torch
 from torch._inductor import ir
-from torch._inductor.lowering import fallback_handler, lowerings, make_pointwise, register_lowering
+from torch._inductor.lowering import (
+    fallback_handler,
+    lowerings,
+    make_pointwise,
+    promote_constants,
+    register_lowering,
+    transform_args,
+)
 from torch._inductor.virtualized import ops
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
-from torch_spyre._inductor.guards import guarded, overloads
+from torch_spyre._inductor.guards import guarded, overloads, wrapped
 from torch_spyre.ops.operators import HOST_FUNCTIONS
 
 aten = torch.ops.aten
@@ -52,6 +60,25 @@ WHOLE: dict[Any, Callable[..., Any]] = {
 }
 
 
+def _integer_pow(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Inductor hands powers of integer tensors to the host."""
+
+    def lower(a: Any, b: Any) -> Any:
+        operands = [x for x in (a, b) if isinstance(x, ir.TensorBox)]
+        if not isinstance(b, ir.TensorBox) or isinstance(a, float) or not all(is_integer(x) for x in operands):
+            return original(a, b)
+        kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+        args, _ = transform_args([a, b], {}, broadcast=True, type_promotion_kind=kind, convert_input_to_bool=False)
+        return make_pointwise(ops.pow)(*promote_constants(args, type_promotion_kind=kind))
+
+    return lower
+
+
+def is_integer(x: ir.TensorBox) -> bool:
+    dtype = x.get_dtype()
+    return not dtype.is_floating_point and dtype != torch.bool
+
+
 def _host(op: Any) -> None:
     """In a compiled graph the op is called as it is, and falls back as it does in eager mode."""
     for overload in overloads(op):
@@ -59,6 +86,7 @@ def _host(op: Any) -> None:
 
 
 def register() -> None:
+    wrapped(aten.pow, _integer_pow)
     for name in HOST_FUNCTIONS:
         _host(getattr(aten, name))
     for op, lower in WHOLE.items():

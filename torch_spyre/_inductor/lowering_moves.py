@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.lowering import get_promoted_dtype, lowerings, to_dtype
@@ -44,8 +45,9 @@ def scatter_through_view(view: Any) -> Callable[..., Any]:
     return scatter
 
 
-def _static(value: Any) -> int:
-    return int(V.graph.sizevars.guard_int(value))
+def _zero(size: Any) -> bool:
+    """Is the size known to be 0? (A symbol is not: Dynamo gives sizes 0 and 1 graphs of their own.)"""
+    return bool(V.graph.sizevars.statically_known_equals(size, 0))
 
 
 def _cat(tensors: Sequence[ir.TensorBox], dim: int = 0) -> ir.TensorBox:
@@ -54,13 +56,13 @@ def _cat(tensors: Sequence[ir.TensorBox], dim: int = 0) -> ir.TensorBox:
     parts = [to_dtype(t, dtype) for t in tensors if not _skipped(t)]
     if not parts:
         return lowerings[aten.clone.default](to_dtype(tensors[0], dtype))
-    size = [_static(n) for n in parts[0].get_size()]
+    size = list(parts[0].get_size())
     dim %= len(size)
-    lengths = [_static(t.get_size()[dim]) for t in parts]
+    lengths = [t.get_size()[dim] for t in parts]
     whole = undefined([*size[:dim], sum(lengths), *size[dim + 1 :]], dtype, parts[0].get_device())
     start = 0
     for part, length in zip(parts, lengths, strict=True):
-        if length:
+        if not _zero(length):
             copy_into(whole, aten.slice.Tensor, (dim, start, start + length), part)
         start += length
     return whole
@@ -69,26 +71,26 @@ def _cat(tensors: Sequence[ir.TensorBox], dim: int = 0) -> ir.TensorBox:
 def _skipped(x: ir.TensorBox) -> bool:
     """An empty tensor of one dim joins anything."""
     size = x.get_size()
-    return len(size) == 1 and _static(size[0]) == 0
+    return len(size) == 1 and _zero(size[0])
 
 
 def _constant_pad(x: ir.TensorBox, padding: Sequence[Any], value: Any = 0) -> ir.TensorBox:
-    size = [_static(n) for n in x.get_size()]
-    pads = [_static(p) for p in padding]
+    most, known = V.graph.sizevars.evaluate_max, V.graph.sizevars.statically_known_equals
+    size, pads = list(x.get_size()), [sympy.sympify(p) for p in padding]
     dims = {len(size) - 1 - i: (pads[2 * i], pads[2 * i + 1]) for i in range(len(pads) // 2)}
     for dim, (before, after) in dims.items():  # a negative pad cuts
-        start, end = max(0, -before), size[dim] - max(0, -after)
-        if (start, end) != (0, size[dim]):
+        start, end = most(-before, 0), size[dim] - most(-after, 0)
+        if not (known(start, 0) and known(end, size[dim])):
             x = lowerings[aten.slice.Tensor](x, dim, start, end)
     grown = [n + sum(dims.get(d, (0, 0))) for d, n in enumerate(size)]
-    if list(map(_static, x.get_size())) == grown:
+    if all(known(n, g) for n, g in zip(x.get_size(), grown, strict=True)):
         return lowerings[aten.clone.default](x)
     whole = lowerings[aten.full.default](grown, value, dtype=x.get_dtype(), device=x.get_device())
     whole.realize()
     view = whole
     for dim, (before, _) in dims.items():
-        start = max(0, before)
-        view = lowerings[aten.slice.Tensor](view, dim, start, start + _static(x.get_size()[dim]))
+        start = most(before, 0)
+        view = lowerings[aten.slice.Tensor](view, dim, start, start + x.get_size()[dim])
     lowerings[aten.copy_.default](view, x)
     return whole
 

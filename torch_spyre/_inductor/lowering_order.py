@@ -121,7 +121,7 @@ def _select(opfunc: str, x: ir.TensorBox, k: int, dim: int, largest: bool) -> ir
 def ordered(x: ir.TensorBox, k: Any, dim: int, largest: bool) -> tuple[ir.TensorBox, ir.TensorBox]:
     size = x.get_size()
     dim = canonicalize_dim(len(size), dim)
-    if not size or 0 in [V.graph.sizevars.guard_int(n) for n in size]:
+    if not size or any(V.graph.sizevars.statically_known_equals(n, 0) for n in size):
         places = lowerings[aten.full.default](list(size), 0, dtype=torch.int64, device=x.get_device())
         return lowerings[aten.clone.default](x), places
     x.realize()
@@ -139,7 +139,7 @@ def _sort_default(x: ir.TensorBox, dim: int = -1, descending: bool = False) -> A
 
 
 def _topk(x: ir.TensorBox, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if V.graph.sizevars.guard_int(k) == 0:
+    if V.graph.sizevars.statically_known_equals(k, 0):
         size = list(x.get_size())
         size[dim] = 0
         make = lowerings[aten.full.default]

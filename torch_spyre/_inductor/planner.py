@@ -7,7 +7,6 @@ layouts of its outputs. Planning is deterministic: the same graph, layouts and k
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,7 +70,7 @@ class Plan:
 
 
 def plan(graph: Graph, inputs: Sequence[InputSpec]) -> Plan:
-    graph = copy.deepcopy(graph)
+    graph = graph.clone()
     for name, spec in zip(graph.inputs, inputs, strict=True):
         buffer = graph.buffers[name]
         buffer.layout, buffer.offset, buffer.names = spec.layout, spec.offset, spec.names

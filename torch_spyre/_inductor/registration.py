@@ -10,7 +10,8 @@ from __future__ import annotations
 from torch._dynamo.device_interface import register_interface_for_device
 from torch._inductor.codegen.common import register_backend_for_device, register_device_op_overrides
 
-from torch_spyre._inductor import config, lowering, patches
+from torch_spyre import patches
+from torch_spyre._inductor import config, lowering
 from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
 from torch_spyre._inductor.interface import SpyreInterface
 from torch_spyre.constants import DEVICE_NAME
@@ -34,7 +35,7 @@ def _register() -> None:
     register_device_op_overrides(DEVICE_NAME, SpyreDeviceOpOverrides())
     lowering.register()
     decompositions.register()
-    patches.apply()
+    patches.apply_to_inductor()
 
 
 _register()

@@ -75,6 +75,8 @@ VECTOR_OPS: dict[str, str] = {
     "spyreop.isinf": "isinf",
     "spyreop.isnan": "isnan",
     "spyreop.mish": "mish",
+    "spyreop.pow": "pow",
+    "spyreop.random": "random",
     "spyreop.remainder": "remainder",
     "spyreop.sign": "sign",
     "spyreop.silu": "silu",

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from torch_spyre import formats
 from torch_spyre.errors import UnsupportedOp
 
 _DEF_DIR = Path(__file__).resolve().parent.parent / "csrc" / "card" / "include" / "spyre"
-_ROW = re.compile(r"^(?:VOP|FORMAT)\(([^)]*)\)", re.MULTILINE)
+_ROW = re.compile(r"^VOP\(([^)]*)\)", re.MULTILINE)
 
 MAX_DIMS = 8
 MAX_CORES = 32
@@ -111,7 +112,8 @@ def _rows(file: str) -> list[list[str]]:
 VOPS: dict[str, VopRow] = {name: VopRow(int(c), name, int(n)) for c, name, n in _rows("vops.def")}
 VOP_NAMES: dict[int, str] = {row.code: row.name for row in VOPS.values()}
 FORMATS: dict[str, FormatRow] = {
-    name: FormatRow(int(c), name, int(b), int(e)) for c, name, b, e in _rows("formats.def")
+    name: FormatRow(code, name, formats.BYTES.get(name, 0), formats.ELEMS_PER_STICK.get(name, 0))
+    for name, code in formats.CODE.items()
 }
 FORMAT_BY_CODE: dict[int, FormatRow] = {row.code: row for row in FORMATS.values()}
 

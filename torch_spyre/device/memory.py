@@ -73,7 +73,8 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 
 
 def empty_cache() -> None:
-    """There is no cache to empty; exists for code that is written for several devices."""
+    """There is no cache of card memory; host pages behind freed memory go back to the host, as in torch.accelerator."""
+    torch.accelerator.empty_cache()
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:

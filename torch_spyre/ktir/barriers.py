@@ -7,19 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_spyre.errors import InvalidProgram
+from torch_spyre.formats import WORD_BYTES
 from torch_spyre.ktir.tileops import Coord, Kernel, LinearOperand, Operand, Space, Tensor, TileOp
-
-# Bytes per element of the formats that tensors are stored in.
-ELEMENT_BYTES = {
-    "SEN169_FP16": 2,
-    "IEEE_FP32": 4,
-    "IEEE_INT32": 4,
-    "SENUINT32": 4,
-    "SENINT16": 2,
-    "SENINT8": 1,
-    "SEN143_FP8": 1,
-    "SEN152_FP8": 1,
-}
 
 
 @dataclass(frozen=True)
@@ -84,7 +73,7 @@ def _touches(op: TileOp) -> list[tuple[int, _Touch]]:
     for operand, write in accesses:
         tensor = operand.tensor
         if tensor.space is Space.MEMORY:
-            end = tensor.base + tensor.elements * ELEMENT_BYTES[tensor.format]
+            end = tensor.base + tensor.elements * WORD_BYTES[tensor.format]
             result.append((tensor.arg, _Touch(tensor.base, end, write, _owner(op, operand, splits))))
     return result
 

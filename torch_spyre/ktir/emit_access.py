@@ -29,9 +29,10 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
+from torch_spyre.formats import WORD_BYTES
 from torch_spyre.ktir.affine_text import box_set, identity_map
 from torch_spyre.ktir.arith_ops import CmpiOp
-from torch_spyre.ktir.barriers import ELEMENT_BYTES, coords_of
+from torch_spyre.ktir.barriers import coords_of
 from torch_spyre.ktir.dialect import (
     AccessTileType,
     ConstructIndirectAccessTileOp,
@@ -193,7 +194,7 @@ class Head:
             raise UnsupportedOp(
                 f"tensor {buffer.name} has format {buffer.format}; use one of {', '.join(ELEMENT_TYPES)}"
             )
-        base, rest = divmod(buffer.base, ELEMENT_BYTES[buffer.format])
+        base, rest = divmod(buffer.base, WORD_BYTES[buffer.format])
         if rest:
             raise InvalidProgram(f"tensor {buffer.name}: base {buffer.base} is not a whole number of elements")
         if buffer.space is Space.LX:

@@ -131,7 +131,13 @@ FLOAT_INTRINSICS: dict[str, str] = {
     "isnan": "isnan",
     "isinf": "isinf",
 }
-INTEGER_INTRINSICS: dict[str, str] = {"remainder": "remainder", "sign": "sign", "clip": "clip"}
+INTEGER_INTRINSICS: dict[str, str] = {
+    "remainder": "remainder",
+    "sign": "sign",
+    "clip": "clip",
+    "random": "random",
+    "pow": "pow",
+}
 
 # reduction -> (float combiner, integer combiner, float neutral element, int32 neutral element)
 REDUCTIONS: dict[str, tuple[Any, Any, float, int]] = {

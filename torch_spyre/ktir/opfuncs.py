@@ -98,6 +98,7 @@ OPFUNCS: dict[str, OpFunc] = {
         OpFunc("shl", POINTWISE, 2),
         OpFunc("shr", POINTWISE, 2),
         OpFunc("fma", POINTWISE, 3),
+        OpFunc("random", POINTWISE, 3),  # number of the element, low and high word of the key
         OpFunc("identity", COPY, 1),
         OpFunc("ReStickifyOpHBM", COPY, 1),
         OpFunc("dl16tofp32", CAST, 1),

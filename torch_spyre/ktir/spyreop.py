@@ -36,6 +36,8 @@ INTRINSICS: dict[str, int] = {
     "isinf": 1,
     "isnan": 1,
     "mish": 1,
+    "pow": 2,
+    "random": 3,
     "remainder": 2,
     "sign": 1,
 }

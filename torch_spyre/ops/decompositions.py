@@ -13,8 +13,11 @@ from typing import Any
 import torch
 
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ops import random, recurrent, resampling, scatters
 from torch_spyre.ops.convolution import convolution, convolution_backward
 from torch_spyre.ops.custom import matmul
+from torch_spyre.ops.resampling import averages
 
 aten = torch.ops.aten
 Decomposition = Callable[..., Any]
@@ -39,9 +42,8 @@ def _here(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _guarded(ours: Decomposition, previous: Decomposition | None) -> Decomposition:
     @functools.wraps(ours)
     def decompose(*args: Any, **kwargs: Any) -> Any:
-        if _here(args, kwargs):
-            return ours(*args, **kwargs)
-        return NotImplemented if previous is None else previous(*args, **kwargs)
+        result = ours(*args, **kwargs) if _here(args, kwargs) else NotImplemented
+        return previous(*args, **kwargs) if result is NotImplemented and previous is not None else result
 
     return decompose
 
@@ -85,6 +87,20 @@ def _bucketize(x: Any, boundaries: Any, *, out_int32: bool = False, right: bool 
     values = x.unsqueeze(-1)
     below = boundaries <= values if right else boundaries < values
     return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def _histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """Counts of values in equal steps from `min` to `max`; bounds that are taken from the values stay with the host."""
+    if not min < max or not (x.dtype.is_floating_point or (float(min).is_integer() and float(max).is_integer())):
+        return NotImplemented
+    values = x.reshape(-1, 1)
+    if x.dtype.is_floating_point:
+        place = torch.floor((values.float() - min) * bins / (max - min))
+    else:
+        place = (values - int(min)) * bins // int(max - min)
+    place = torch.where(values == max, bins - 1, place)
+    inside = (values >= min) & (values <= max)
+    return (inside & (place == torch.arange(bins, device=x.device))).sum(0, dtype=torch.int32).to(x.dtype)
 
 
 def _searchsorted(
@@ -141,16 +157,8 @@ def _cdist_backward(grad: Any, a: Any, b: Any, p: float, distance: Any) -> Any:
     return part.sum(-2)
 
 
-def _pooling(output: int, size: int, like: Any) -> Any:
-    """[output, size]: the weight of each input element in each cell of an adaptive average pooling."""
-    cell = torch.arange(output, device=like.device).unsqueeze(-1)
-    first, end = cell * size // output, ((cell + 1) * size + output - 1) // output
-    here = torch.arange(size, device=like.device)
-    return ((here >= first) & (here < end)).to(like.dtype) / (end - first).to(like.dtype)
-
-
 def _adaptive_avg_pool2d_backward(grad: Any, x: Any) -> Any:
-    rows, columns = (_pooling(grad.shape[d], x.shape[d], grad) for d in (-2, -1))
+    rows, columns = (averages(grad.shape[d], x.shape[d], grad, grad.dtype) for d in (-2, -1))
     return matmul(matmul(rows.t(), grad), columns)
 
 
@@ -178,7 +186,75 @@ def _avg_pool2d_backward(
     return (wide / divisor if divisor else wide).to(grad.dtype)
 
 
+def _addbmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """The sum over the batch is part of one product."""
+    if not x.dtype.is_floating_point:
+        beta, alpha = int(beta), int(alpha)
+    product = torch.mm(a.transpose(0, 1).reshape(a.shape[1], -1), b.reshape(-1, b.shape[2]))
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return product
+    return (x if beta == 1 else x * beta) + product
+
+
+def _trilinear(
+    i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1
+) -> Any:
+    """The product of three tensors, each without some dims, summed over others."""
+    letters = "abcdefghijklmnop"[: i1.dim() + len(expand1)]
+    names = ["".join(c for d, c in enumerate(letters) if d not in gone) for gone in (expand1, expand2, expand3, sumdim)]
+    return torch.einsum(f"{names[0]},{names[1]},{names[2]}->{names[3]}", i1, i2, i3)
+
+
+def _hardshrink_backward(grad: Any, x: Any, bound: float) -> Any:
+    return torch.where((x >= -bound) & (x <= bound), 0, grad)
+
+
+def _nanmedian(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    """The lower of the two in the middle of the numbers; they sort before NaN."""
+    if x.dim() == 0 or not x.dtype.is_floating_point:
+        return _median(x, dim, keepdim)
+    values, places = torch.sort(x, dim=dim, stable=True)
+    middle = ((x.isnan().logical_not().sum(dim, keepdim=True) - 1) // 2).clamp(min=0)
+    results = (values.gather(dim, middle), places.gather(dim, middle))
+    return results if keepdim else tuple(r.squeeze(dim) for r in results)
+
+
+def _nanmedian_of_all(x: Any) -> Any:
+    return _nanmedian(x.reshape(-1), 0)[0]
+
+
+def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    """Whole numbers: from the near end, as the host does, which rounds its steps in float64."""
+    if dtype is None or dtype.is_floating_point or steps < 2:
+        return NotImplemented
+    first, last, count = int(start), int(end), steps - 1
+    step = (float(last) - float(first)) / count
+    for i in range(steps):
+        back = i >= steps // 2
+        n = count - i if back else i
+        exact = int(abs(last - first) * n // count)
+        if int(abs(step) * n) != exact or abs(last - first) * count >= 2**31:
+            raise UnsupportedOp(f"linspace from {start} to {end} in {steps} whole numbers needs float64 steps")
+    place = torch.arange(steps, device=device, dtype=torch.int32)
+    sign = 1 if last >= first else -1
+    up = place * abs(last - first) // count * sign + first
+    down = (count - place) * abs(last - first) // count * -sign + last
+    return torch.where(place >= steps // 2, down, up).to(dtype)
+
+
 TABLE: dict[Any, Decomposition] = {
+    **random.TABLE,
+    **recurrent.TABLE,
+    **resampling.TABLE,
+    **scatters.TABLE,
+    aten.addbmm.default: _addbmm,
+    aten._trilinear.default: _trilinear,
+    aten.hardshrink_backward.default: _hardshrink_backward,
+    aten.softshrink_backward.default: _hardshrink_backward,
+    aten.nanmedian.dim: _nanmedian,
+    aten.nanmedian.default: _nanmedian_of_all,
+    aten.linspace.default: _linspace,
     aten.avg_pool2d_backward.default: _avg_pool2d_backward,
     aten._cdist_backward.default: _cdist_backward,
     aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool2d_backward,
@@ -187,6 +263,7 @@ TABLE: dict[Any, Decomposition] = {
     aten.baddbmm.default: _baddbmm,
     aten._scaled_mm.default: _scaled_mm,
     aten.bucketize.Tensor: _bucketize,
+    aten.histc.default: _histc,
     aten.searchsorted.Tensor: _searchsorted,
     aten._cdist_forward.default: _cdist,
     aten.kthvalue.default: _kthvalue,

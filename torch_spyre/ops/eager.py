@@ -108,13 +108,15 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
     args, kwargs = _scalar_tensors(op, args, kwargs)
     flat, spec = tree_flatten((args, kwargs))
+    # A generator draws keys at each launch; a plan has none.
+    flat = [None if isinstance(x, torch.Generator) else x for x in flat]
     positions = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
     tensors = [flat[i] for i in positions]
     mutated = _mutated_returns(op, args, kwargs, tensors)
     traced = _trace(op, _functional(op, flat, spec, positions), tensors)
     _check_sizes(traced, tensors)
     graph, inputs, outputs = _lower(traced, op, mutated)
-    plan = launch_plan(graph.to_json(), [tensors[i] for i in inputs])
+    plan = launch_plan(graph.to_json(), [tensors[i] if i >= 0 else 0 for i in inputs])
     return _C.EagerPlan(plan, inputs, outputs)
 
 
@@ -237,7 +239,10 @@ def _trace(op: Any, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -
 def _lower(
     traced: torch.fx.GraphModule, op: Any, mutated: Sequence[int | None]
 ) -> tuple[Graph, list[int], list[tuple[str, int]]]:
-    """(TileGraph, positions of its inputs among the tensors, how each result is returned)."""
+    """(TileGraph, positions of its inputs among the tensors, how each result is returned).
+
+    Positions below 0 are words of random keys, see `_C.EagerPlan`.
+    """
     from torch._inductor import config as inductor_config
     from torch._inductor import ir
     from torch._inductor.graph import GraphLowering
@@ -245,6 +250,7 @@ def _lower(
 
     from torch_spyre._inductor.codegen import graph_buffer
     from torch_spyre._inductor.tilegraph.build import Builder
+    from torch_spyre._inductor.tilegraph.trace import KEY
 
     placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     fakes = [n.meta["val"] for n in placeholders]
@@ -262,10 +268,16 @@ def _lower(
             mutated = [None] * len(lowering.graph_outputs)
         fresh = [v for v, position in zip(lowering.graph_outputs, mutated, strict=True) if position is None]
         graph = builder.graph([builder.returned(v) for v in fresh])
-    order = [p.name for p in placeholders]
+    order = {p.name: i for i, p in enumerate(placeholders)}
+    words = sorted(name for name in builder.arguments(graph) if name.startswith(KEY))
+    order |= {f"{key}_{word}": -1 - 2 * i - word for i, key in enumerate(_keys(words)) for word in (0, 1)}
     counter = itertools.count()
     outputs = [("input", m) if m is not None else ("output", next(counter)) for m in mutated]
-    return graph, [order.index(name) for name in builder.arguments(graph)], outputs
+    return graph, [order[name] for name in builder.arguments(graph)], outputs
+
+
+def _keys(words: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name.rsplit("_", 1)[0] for name in words))
 
 
 def _keep_strides(traced: torch.fx.GraphModule) -> None:

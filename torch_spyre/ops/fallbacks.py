@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import linecache
 import numbers
+import os
+import re
 import sys
 import threading
 import warnings
@@ -25,9 +28,11 @@ from typing import Any
 import torch
 
 from torch_spyre import _C, knobs
+from torch_spyre._inductor.provenance import MARK
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.errors import UnsupportedOp
+from torch_spyre.errors import UnsupportedOp, first_line
 from torch_spyre.ops.eager import _scalar_tensors, compile_op
+from torch_spyre.ops.random import ON_CARD
 
 _MAX_SIGNATURES = 16384  # a growing size (a cache, a loop counter) must not grow the table for ever
 _HOST = torch.device("cpu")
@@ -40,24 +45,13 @@ class FallbackWarning(UserWarning):
 
 @dataclass
 class Fallback:
-    """One row of the report. `moved_bytes` counts both directions, in host bytes."""
+    """One row of the report. `moved_bytes` counts both directions, in host bytes; `line` is that of the first call."""
 
     op: str
     reason: str
     calls: int = 0
     moved_bytes: int = 0
-
-
-class Report(tuple[Fallback, ...]):
-    """Rows by falling traffic; prints as a table."""
-
-    def __str__(self) -> str:
-        if not self:
-            return "no op fell back to cpu"
-        width = max(len(row.op) for row in self)
-        lines = [f"{'op':<{width}} {'calls':>8} {'bytes moved':>14}  why"]
-        lines += [f"{row.op:<{width}} {row.calls:>8} {row.moved_bytes:>14}  {row.reason}" for row in self]
-        return "\n".join(lines)
+    line: str = ""
 
 
 _lock = threading.Lock()
@@ -77,11 +71,11 @@ def disabled() -> Iterator[None]:
         _off.reset(token)
 
 
-def report() -> Report:
-    """What ran on the CPU so far; ``print(torch_spyre.report())``."""
+def report() -> tuple[Fallback, ...]:
+    """What ran on the CPU so far, by falling traffic; torch_spyre.report() prints it."""
     with _lock:
         rows = [replace(row) for row in _rows.values() if row.calls]
-    return Report(sorted(rows, key=lambda row: (-row.moved_bytes, row.op)))
+    return tuple(sorted(rows, key=lambda row: (-row.moved_bytes, row.op)))
 
 
 def reset() -> None:
@@ -105,7 +99,7 @@ def compile_or_run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             cause = _cause(error)
             if not isinstance(cause, UnsupportedOp) or not _enabled():
                 raise cause from None
-            reason = str(cause)
+            reason = first_line(cause)
             _remember(signature, reason)
     if not _enabled():
         raise UnsupportedOp(f"{op} would run on the cpu, and fallbacks are off: {reason}")
@@ -128,8 +122,8 @@ def _enabled() -> bool:
 
 def _without_compiler(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
     """Ops that never have a plan: the value of a result, or the draw of a generator, cannot be part of one."""
-    if torch.Tag.nondeterministic_seeded in op.tags:
-        return "random numbers are drawn on the host by the device's generator"
+    if torch.Tag.nondeterministic_seeded in op.tags and op._schema.name.split("::")[-1] not in ON_CARD:
+        return "random numbers of this distribution are drawn on the host"
     if torch.Tag.data_dependent_output in op.tags:
         return "its result is a number on the host"
     if not _card_tensors(args, kwargs):
@@ -337,7 +331,7 @@ _HOST_FORMS: dict[Any, Callable[..., Any]] = {torch.ops.aten.histc.default: _his
 
 @contextlib.contextmanager
 def _random_numbers(op: Any, host: _Host) -> Iterator[None]:
-    """Lets the device's generator draw: a host generator takes over its state and hands it back."""
+    """Lets the device's generator draw: its next key seeds a host generator for this call."""
     if torch.Tag.nondeterministic_seeded not in op.tags:
         yield
         return
@@ -347,12 +341,12 @@ def _random_numbers(op: Any, host: _Host) -> Iterator[None]:
         yield
         return
     index = host.device.index if host.device is not None and host.device.index is not None else -1
-    source = given if given is not None else _C._get_default_generator(index)
+    low, high = _C.draw_key(index, given)
+    # An op that takes no generator draws from the process-wide one of the host.
+    substitute = torch.default_generator if place is None else torch.Generator()
     with _generator_lock:
-        # An op that takes no generator draws from the process-wide one of the host.
-        substitute = torch.default_generator if place is None else torch.Generator()
         before = substitute.get_state()
-        substitute.set_state(source.get_state())
+        substitute.manual_seed((low & 0xFFFFFFFF) | (high & 0xFFFFFFFF) << 32)
         if place is not None and place[1]:
             host.kwargs["generator"] = substitute
         elif place is not None:
@@ -360,7 +354,6 @@ def _random_numbers(op: Any, host: _Host) -> Iterator[None]:
         try:
             yield
         finally:
-            source.set_state(substitute.get_state())
             substitute.set_state(before)
 
 
@@ -368,11 +361,14 @@ def _random_numbers(op: Any, host: _Host) -> Iterator[None]:
 
 
 def _warn(op: Any, reason: str) -> None:
+    if str(op) in _rows:
+        return
+    file, line = user_place()
     with _lock:
         if str(op) in _rows:
             return
-        _rows[str(op)] = Fallback(str(op), reason)
-    warnings.warn(FallbackWarning(f"{op} is falling back to cpu"), stacklevel=_user_level())
+        _rows[str(op)] = Fallback(str(op), reason, line=f"{file}:{line}")
+    warnings.warn_explicit(FallbackWarning(f"{op} is falling back to cpu"), None, file, line)
 
 
 def _count(op: Any, reason: str, moved_bytes: int) -> None:
@@ -382,9 +378,30 @@ def _count(op: Any, reason: str, moved_bytes: int) -> None:
         row.moved_bytes += moved_bytes
 
 
-def _user_level() -> int:
-    """Depth of the first frame outside this package and torch, as seen by the caller's ``warnings.warn``."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USER):
-        level, frame = level + 1, frame.f_back
-    return level
+def user_place() -> tuple[str, int]:
+    """File and line of the innermost frame outside this package and torch. Code that Inductor generated is not the
+    user's either, but says in a comment which line asked for the call."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    frame, generated = sys._getframe(1), cache_dir() + os.sep
+    while True:
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        if file.startswith(generated):
+            said = _said_in_front(file, line)
+            if said is not None:
+                return said
+        elif not file.startswith(_NOT_THE_USER):
+            return file, line
+        if frame.f_back is None:
+            return file, line
+        frame = frame.f_back
+
+
+def _said_in_front(file: str, line: int) -> tuple[str, int] | None:
+    """The place that the comment in front of a call in generated code names, the last if there are several."""
+    for above in range(line - 1, max(line - 4, 0), -1):
+        text = linecache.getline(file, above).strip()
+        if text.startswith(MARK):
+            name, number = re.findall(r'"([^"]+)", line (\d+)', text)[-1]
+            return name, int(number)
+    return None

@@ -46,7 +46,7 @@ HOST = (
          "native_dropout", "rrelu_with_noise"),
     ),
     HostOps("the card has no such function, and no short formula keeps its precision", HOST_FUNCTIONS),
-    HostOps("needs the most frequent value, a count per value", ("mode", "histc", "histogram")),
+    HostOps("needs the most frequent value, a count per value", ("mode", "histc (without bounds)", "histogram")),
     HostOps("a running sum in the log domain has no stable form made of running sums", ("logcumsumexp",)),
     HostOps(
         "a matrix factorisation: a chain of small dependent steps",

@@ -91,12 +91,13 @@ def key(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> Key:
     return name
 
 
-def _folder(entry: str) -> Path:
+def folder_of(entry: str) -> Path:
+    """Where an entry lies, if it was stored."""
     return Path(knobs.get("cache_dir")).expanduser() / entry[:2] / entry
 
 
 def load(entry: str) -> CachedKernel | None:
-    folder = _folder(entry)
+    folder = folder_of(entry)
     try:
         found = read(folder)
         log.debug("found %s in %s", found.name, folder)
@@ -137,7 +138,7 @@ def write(folder: Path, kernel: CachedKernel) -> None:
 
 def discard(entry: str, reason: object) -> None:
     """Removes an entry that cannot be used, and says so."""
-    folder = _folder(entry)
+    folder = folder_of(entry)
     log.warning("program cache entry %s is damaged (%s): compiling again", folder, reason)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -153,7 +154,7 @@ def _output(meta: dict[str, Any]) -> OutputSpec:
 
 def store(entry: str, kernel: CachedKernel) -> None:
     """Best effort: a cache that cannot be written costs time, not correctness."""
-    folder = _folder(entry)
+    folder = folder_of(entry)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=folder.parent))

@@ -10,19 +10,8 @@ import numpy as np
 
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
+from torch_spyre.formats import WORD_BYTES
 from torch_spyre.sdsc import arrays
-
-WORD_BYTES = {
-    "SEN169_FP16": 2,
-    "IEEE_FP32": 4,
-    "SEN143_FP8": 1,
-    "SEN152_FP8": 1,
-    "SENINT8": 1,
-    "SENINT16": 2,
-    "IEEE_INT32": 4,
-    "SENUINT32": 4,
-    "IEEE_FP16": 2,
-}
 
 # lowest, highest, bits; SENUINT32 holds small unsigned numbers in a word
 _INTEGERS = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from torch_spyre.constants import CORES
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
-from torch_spyre.sdsc.formats import WORD_BYTES
+from torch_spyre.formats import WORD_BYTES
 from torch_spyre.sdsc.schema import (
     INDEX_TENSOR,
     NO_INDIRECTION,

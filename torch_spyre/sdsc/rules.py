@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch_spyre.constants import CORES, DATA_SEGMENTS, LX_BYTES, MAX_SPAN_BYTES, SEGMENT_BYTES, STICK_BYTES
+from torch_spyre.formats import WORD_BYTES
 from torch_spyre.sdsc import class_rules
-from torch_spyre.sdsc.formats import WORD_BYTES
 from torch_spyre.sdsc.schema import INDEX_TENSOR, Fold, SuperDSC
 
 MAX_SEGMENTS = 64  # of a bundle whose addresses are symbols

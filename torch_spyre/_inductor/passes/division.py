@@ -8,7 +8,6 @@ balances rows against columns. The joint one (`joint_division`) searches over al
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -74,7 +73,7 @@ def _joint(
 
 def compare(graph: Graph) -> tuple[float, float]:
     """Prices in nanoseconds of the greedy division and of the chosen one, for a planned graph that stays as it is."""
-    graph = copy.deepcopy(graph)
+    graph = graph.clone()
     for node in graph.nodes:
         apply(node, ())
     cores = knobs.get("sencores")

@@ -191,11 +191,11 @@ class _Tables:
             found = self._write[i][c] = max(0.0, cost.ns(split, 0) - cost.ns(split, result))
         return found
 
-    def owned(self, edge: Edge, chosen: Sequence[int], i: int, c: int) -> bool:
-        key = (i, edge.operand, c, *(chosen[p] for p in edge.producers))
+    def owned(self, edge: Edge, live: Mapping[int, tuple[int, bool]], i: int, c: int) -> bool:
+        key = (i, edge.operand, c, *(live[p][0] for p in edge.producers))
         found = self._owned.get(key)
         if found is None:
-            mine = union([self._part(p, -1, chosen[p]) for p in edge.producers])
+            mine = union([self._part(p, -1, live[p][0]) for p in edge.producers])
             yours = self._part(i, edge.operand, c) if mine is not None else None
             found = self._owned[key] = mine is not None and yours is not None and holds(mine, yours)
         return found
@@ -211,69 +211,138 @@ class _Tables:
 
 @dataclass(slots=True)
 class _State:
+    """A plan of the nodes so far. What later nodes can see of it is `live`: candidate and "is in memory" by node."""
+
     cost: float
-    chosen: tuple[int, ...]  # candidate of each node so far
-    spilled: frozenset[int]  # nodes whose results are in memory
+    live: dict[int, tuple[int, bool]]
+    candidate: int = 0  # of the last node
+    before: _State | None = None
 
 
 def search(problem: Problem, sets: Sequence[Sequence[Split]]) -> tuple[float, list[Split]]:
-    """(price, split of every node) of the best plan that the beam finds."""
+    """(price, split of every node) of the best plan that the beam finds.
+
+    A model repeats its layers: where a node, what is alive around it and the beam look as they did before, so does the
+    next beam (`known`). Costs in a beam count from its cheapest state, so that they can look alike.
+    """
     tables = _Tables(problem, sets)
-    states = [_State(0.0, (), frozenset())]
-    for i, splits in enumerate(sets):
-        merged: dict[object, _State] = {}
-        live = [j for j in range(i + 1) if problem.last_use[j] > i]
-        for state in states:
-            for c in range(len(splits)):
-                step = _step(tables, state, i, c)
-                if step is None:
-                    continue
-                cost, spilled = step
-                chosen = (*state.chosen, c)
-                key = (*(chosen[j] for j in live), *(j in spilled for j in live))
-                known = merged.get(key)
-                if known is None or cost < known.cost:
-                    merged[key] = _State(cost, chosen, spilled)
-        states = _keep(tables, sorted(merged.values(), key=lambda s: s.cost), live)
-    best = states[0]
-    return best.cost, [splits[c] for splits, c in zip(sets, best.chosen, strict=True)]
+    forms = _forms(problem, sets)
+    ends: list[list[int]] = [[] for _ in sets]
+    for j, last in enumerate(problem.last_use):
+        ends[last].append(j)
+    states, price_ns = [_State(0.0, {})], 0.0
+    known: dict[object, list[_Step]] = {}
+    for i in range(len(sets)):
+        key = _signature(problem, forms, states, i, ends[i])
+        steps = known.get(key)
+        if steps is None:
+            steps = known[key] = _expand(tables, states, i, ends[i])
+        base = steps[0].cost
+        price_ns += base
+        alive = [j for j in (*states[0].live, i) if j not in ends[i]]
+        states = [
+            _State(s.cost - base, dict(zip(alive, s.live, strict=True)), s.candidate, states[s.parent]) for s in steps
+        ]
+    return price_ns, [splits[c] for splits, c in zip(sets, _choices(states[0], len(sets)), strict=True)]
 
 
-def _keep(tables: _Tables, states: list[_State], live: Sequence[int]) -> list[_State]:
+def _choices(state: _State | None, count: int) -> list[int]:
+    found: list[int] = []
+    while state is not None and len(found) < count:
+        found.append(state.candidate)
+        state = state.before
+    return found[::-1]
+
+
+def _forms(problem: Problem, sets: Sequence[Sequence[Split]]) -> list[int]:
+    """A number for each node; equal numbers mean equal candidates, prices and parts."""
+    numbers: dict[object, int] = {}
+    return [
+        numbers.setdefault((id(cost), tuple(splits), pinned), len(numbers))
+        for cost, splits, pinned in zip(problem.costs, sets, problem.pinned, strict=True)
+    ]
+
+
+def _signature(problem: Problem, forms: Sequence[int], states: Sequence[_State], i: int, ends: Sequence[int]) -> object:
+    """All that the next beam depends on, with nodes named by their place among those that are alive."""
+    place = {j: n for n, j in enumerate(states[0].live)}
+    edges = tuple((e.operand, *(place[p] for p in e.producers)) for e in problem.edges[i])
+    gone = tuple(place.get(j, -1) for j in ends)
+    return (
+        (forms[i], edges, gone, tuple(forms[j] for j in place)),
+        tuple((s.cost, tuple(s.live.values())) for s in states),
+    )
+
+
+@dataclass(slots=True)
+class _Step:
+    """A state of the next beam: the state it comes from, the candidate of its last node, what is alive after it."""
+
+    parent: int
+    candidate: int
+    cost: float
+    live: tuple[tuple[int, bool], ...]
+
+
+def _expand(tables: _Tables, states: Sequence[_State], i: int, ends: Sequence[int]) -> list[_Step]:
+    merged: dict[object, _Step] = {}
+    for number, state in enumerate(states):
+        for c in range(len(tables.sets[i])):
+            step = _step(tables, state, i, c)
+            if step is None:
+                continue
+            cost, spilled = step
+            live = [(at, lost or j in spilled) for j, (at, lost) in state.live.items() if j not in ends]
+            if i not in ends:
+                live.append((c, False))
+            key = tuple(live)
+            found = merged.get(key)
+            if found is None or cost < found.cost:
+                merged[key] = _Step(number, c, cost, key)
+    alive = [j for j in (*states[0].live, i) if j not in ends]
+    return _keep(tables, sorted(merged.values(), key=lambda s: s.cost), alive)
+
+
+def _keep(tables: _Tables, steps: list[_Step], alive: Sequence[int]) -> list[_Step]:
     """The cheapest states, at least one of which can still write everything to memory."""
-    kept = states[:BEAM]
-    if not any(_free(tables, s, live) for s in kept):
-        kept += [s for s in states[BEAM:] if _free(tables, s, live)][:1]
+    kept = steps[:BEAM]
+    if not any(_free(tables, s, alive) for s in kept):
+        kept += [s for s in steps[BEAM:] if _free(tables, s, alive)][:1]
     return kept
 
 
-def _free(tables: _Tables, state: _State, live: Sequence[int]) -> bool:
-    return not any(tables.replicated[j][state.chosen[j]] for j in live)
+def _free(tables: _Tables, step: _Step, alive: Sequence[int]) -> bool:
+    return not any(tables.replicated[j][c] for j, (c, _) in zip(alive, step.live, strict=True))
 
 
-def _step(tables: _Tables, state: _State, i: int, c: int) -> tuple[float, frozenset[int]] | None:
-    """(price so far, results that are in memory) after node i runs with candidate c."""
-    in_lx, spilled, cost = tables.result_bit[i][c], state.spilled, state.cost
+def _step(tables: _Tables, state: _State, i: int, c: int) -> tuple[float, set[int]] | None:
+    """(cost so far, results that go to memory now) after node i runs with candidate c."""
+    in_lx, cost, live = tables.result_bit[i][c], state.cost, state.live
+    spilled: set[int] = set()
     for edge in tables.problem.edges[i]:
-        if tables.owned(edge, state.chosen, i, c):
+        if tables.owned(edge, live, i, c):
             in_lx |= 1 << edge.operand
             continue
         for p in edge.producers:
-            if p not in spilled:
-                if tables.replicated[p][state.chosen[p]]:
+            chosen, lost = live[p]
+            if not lost and p not in spilled:
+                if tables.replicated[p][chosen]:
                     return None
-                cost += tables.write_ns(p, state.chosen[p])
-                spilled = spilled | {p}
+                cost += tables.write_ns(p, chosen)
+                spilled.add(p)
     return cost + tables.ns(i, c, in_lx), spilled
 
 
 def price(problem: Problem, splits: Sequence[Split]) -> float:
     """The price of a whole assignment, by the function that the search uses."""
     tables = _Tables(problem, [[s] for s in splits])
-    state = _State(0.0, (), frozenset())
+    state = _State(0.0, {})
     for i in range(len(splits)):
         step = _step(tables, state, i, 0)
         if step is None:
             return _IMPOSSIBLE
-        state = _State(step[0], (*state.chosen, 0), step[1])
+        for p in step[1]:
+            state.live[p] = (0, True)
+        state.cost = step[0]
+        state.live[i] = (0, False)
     return state.cost

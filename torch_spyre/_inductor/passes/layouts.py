@@ -8,6 +8,7 @@ per stick (a *sparse* result). An access that breaks the rule is fed by a copy i
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,7 +47,14 @@ def from_stl(stl: object) -> Layout:
 def coordinates(buffer: Buffer, index: Index, sizes: dict[str, int]) -> Coords | None:
     """Device coordinates of an access, or None if they do not separate."""
     assert buffer.layout is not None
-    coords = decompose(index.shifted(buffer.offset), buffer.layout.axes(), sizes)
+    used = tuple((d, sizes[d]) for d in dict.fromkeys(t.dim for t in index.terms))
+    return _coordinates(buffer.layout, index.shifted(buffer.offset), used)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _coordinates(layout: Layout, index: Index, sizes: tuple[tuple[str, int], ...]) -> Coords | None:
+    """Pure, and a model asks the same of each of its layers."""
+    coords = decompose(index, layout.axes(), dict(sizes))
     return None if coords is None else tuple(coords)
 
 
@@ -63,12 +71,13 @@ class _Layouts:
         self.graph = graph
         self.nodes: list[Node] = []
         self.copies: dict[tuple[object, ...], Load] = {}
+        self.copied: dict[str, list[tuple[object, ...]]] = {}  # buffer -> keys of its copies
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
             self._plan(node)
-            written = node.output.buffer
-            self.copies = {k: v for k, v in self.copies.items() if k[0] != written}  # stale now
+            for key in self.copied.pop(node.output.buffer, ()):
+                del self.copies[key]  # stale now
         self.graph.nodes = self.nodes
         for buffer in self.graph.buffers.values():
             if buffer.layout is None and buffer.kind == "output":  # empty: no node writes it
@@ -288,6 +297,8 @@ class _Layouts:
                 raise
             del self.graph.buffers[temp.buffer]
             temp = self._copy(replace(node, dims=whole), load, stick)
+        if key not in self.copies:
+            self.copied.setdefault(load.buffer, []).append(key)
         self.copies[key] = Load(temp.buffer, temp.index.rename(rename))
         return temp
 

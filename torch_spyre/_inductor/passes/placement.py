@@ -30,7 +30,7 @@ def place(requests: Iterable[Request], capacity: int) -> tuple[dict[str, int], i
     If something does not fit, the order by size and length of life is tried too; the one that places more bytes wins.
     """
     wanted = list(requests)
-    found = _first_fit(sorted(wanted, key=lambda r: (r.first, -r.bytes)), capacity)
+    found = _first_fit(sorted(wanted, key=lambda r: (r.first, -r.bytes)), capacity, by_first=True)
     if len(found[0]) < len(wanted):
         other = _first_fit(sorted(wanted, key=lambda r: ((r.last - r.first) * r.bytes, r.first)), capacity)
         size = {r.name: r.bytes for r in wanted}
@@ -43,12 +43,16 @@ def _sticks(size: int) -> int:
     return -(-max(size, 1) // STICK_BYTES) * STICK_BYTES
 
 
-def _first_fit(requests: Sequence[Request], capacity: int) -> tuple[dict[str, int], int]:
+def _first_fit(requests: Sequence[Request], capacity: int, by_first: bool = False) -> tuple[dict[str, int], int]:
+    """In the given order, each at the lowest free address. In order of first steps, what has ended never comes back."""
     placed: dict[str, tuple[Request, int]] = {}
+    alive: list[tuple[Request, int]] = []
     extent = 0
     for request in requests:
         size = _sticks(request.bytes)
-        rivals = [(r, at) for r, at in placed.values() if r.first <= request.last and request.first <= r.last]
+        if by_first:
+            alive = [(r, at) for r, at in alive if request.first <= r.last]
+        rivals = [(r, at) for r, at in alive if r.first <= request.last and request.first <= r.last]
         at = _in_place(request, placed, rivals)
         if at is None:
             at = 0
@@ -59,6 +63,7 @@ def _first_fit(requests: Sequence[Request], capacity: int) -> tuple[dict[str, in
         if at + size > capacity:
             continue
         placed[request.name] = (request, at)
+        alive.append((request, at))
         extent = max(extent, at + size)
     return {name: at for name, (_, at) in placed.items()}, extent
 

@@ -7,8 +7,6 @@ is made again without that hope, and the cheaper of the two is kept, priced as t
 
 from __future__ import annotations
 
-import copy
-
 from torch_spyre._inductor.passes import division, scratchpad, staging, tiling
 from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.ownership import split_of
@@ -16,7 +14,7 @@ from torch_spyre._inductor.tilegraph.graph import Graph
 
 
 def run(graph: Graph) -> Graph:
-    first = copy.deepcopy(graph) if len(graph.nodes) > 1 else graph
+    first = graph.clone() if len(graph.nodes) > 1 else graph
     _plan(first, trust_loops=True)
     if not _disappointed(first):
         return first

@@ -24,13 +24,17 @@ def run(graph: Graph) -> Graph:
     if len(graph.nodes) < 2:
         return graph
     writes = Counter(n.output.buffer for n in graph.nodes)
-    for node in list(graph.nodes):
+    readers = graph.consumers()
+    gone: set[int] = set()
+    for node in graph.nodes:
         if graph.buffers[node.output.buffer].kind != "temp" or writes[node.output.buffer] != 1:
             continue
         if node.op == "identity" and _stable(graph, node, writes):
-            _look_through(graph, node)
+            if _look_through(graph, node, readers):
+                gone.add(id(node))
         elif not node.reduced and not node.along and node.op not in TABLE_OPS and lookup(node.op).kind == POINTWISE:
-            _shrink(graph, node)
+            _shrink(graph, node, readers[node.output.buffer])
+    graph.nodes = [n for n in graph.nodes if id(n) not in gone]
     return graph
 
 
@@ -47,10 +51,6 @@ def _stable(graph: Graph, node: Node, writes: Counter[str]) -> bool:
     if buffer.dtype != graph.buffers[node.output.buffer].dtype or buffer.kind == "scalar":
         return False
     return writes[source.buffer] == 0 or (buffer.kind == "temp" and writes[source.buffer] == 1)
-
-
-def _readers(graph: Graph, name: str) -> list[Node]:
-    return [n for n in graph.nodes if any(v.buffer == name for v in n.loads())]
 
 
 def _axes(node: Node, out: Buffer) -> dict[int, str] | None:
@@ -71,27 +71,31 @@ def _axes(node: Node, out: Buffer) -> dict[int, str] | None:
     return axes
 
 
-def _look_through(graph: Graph, node: Node) -> None:
-    """Lets every reader that can read the copy's source instead; the copy goes when nobody reads it any more."""
+def _look_through(graph: Graph, node: Node, readers: dict[str, list[Node]]) -> bool:
+    """Lets every reader that can read the copy's source instead; True if nobody reads the copy any more."""
     out, source = graph.buffers[node.output.buffer], node.inputs[0]
     assert isinstance(source, Load)
     axes = _axes(node, out)
     if axes is None:
-        return
-    left = False
-    for reader in _readers(graph, out.name):
+        return False
+    left = []
+    for reader in readers[out.name]:
         inputs = list(reader.inputs)
         for i, value in enumerate(inputs):
             if isinstance(value, Load) and value.buffer == out.name:
                 found = None if reader.op in TABLE_OPS else _through(out, value, source.index, axes, reader)
                 if found is None:
-                    left = True
+                    left.append(reader)
                 else:
                     inputs[i] = Load(source.buffer, found)
+                    if all(r is not reader for r in readers[source.buffer]):
+                        readers[source.buffer].append(reader)
         reader.inputs = tuple(inputs)
+    readers[out.name] = left
     if not left:
-        graph.nodes.remove(node)
+        readers[source.buffer] = [r for r in readers[source.buffer] if r is not node]
         del graph.buffers[out.name]
+    return not left
 
 
 def _through(out: Buffer, read: Load, source: Index, axes: dict[int, str], reader: Node) -> Index | None:
@@ -137,7 +141,7 @@ def _joined(terms: Sequence[Term], const: int) -> Index | None:
     return Index(tuple(Term(d, s, div, mod) for (d, div, mod), s in total.items() if s), const)
 
 
-def _shrink(graph: Graph, node: Node) -> None:
+def _shrink(graph: Graph, node: Node, readers: Sequence[Node]) -> None:
     """Takes the dims that no input varies along out of a pointwise node and its result."""
     out = graph.buffers[node.output.buffer]
     used = {d for v in node.inputs if hasattr(v, "index") for d in v.index.dims}
@@ -145,7 +149,6 @@ def _shrink(graph: Graph, node: Node) -> None:
     if not idle or not used:
         return
     axes = _axes(node, out)
-    readers = _readers(graph, out.name)
     if axes is None or any(r.op in TABLE_OPS for r in readers):
         return
     kept = {axis: dim for axis, dim in axes.items() if dim not in idle}

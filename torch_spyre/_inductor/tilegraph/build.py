@@ -18,13 +18,13 @@ import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import hints
+from torch_spyre._inductor import hints, provenance
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name
 from torch_spyre._inductor.tilegraph.forward import forward_copies
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import BASE, Index
-from torch_spyre._inductor.tilegraph.trace import SELECTIONS, Stored, Tracer, symbol
-from torch_spyre.errors import UnsupportedOp
+from torch_spyre._inductor.tilegraph.trace import KEY, SELECTIONS, Stored, Tracer, symbol
+from torch_spyre.errors import UnsupportedOp, located
 from torch_spyre.ktir.tileops import Term
 
 # (dtype, size, stride, is a launch scalar)
@@ -43,8 +43,71 @@ class Root:
     origin: str
 
 
+@dataclass(frozen=True)
+class Computed:
+    """One of Inductor's realised buffers: how it is computed, by a body that `run` plays to an ops handler.
+
+    Sizes may be symbolic; `target` names the buffer that it mutates, if it does.
+    """
+
+    name: str
+    kind: str  # pointwise, reduction, scan
+    ranges: Sequence[Any]
+    reduction_ranges: Sequence[Any]
+    dtype: str
+    size: Sequence[Any]
+    stride: Sequence[Any]
+    target: str | None
+    origin: str
+    hints: dict[str, dict[str, int]]
+    run: Callable[[Any], None]
+
+
+_KINDS = {ir.Pointwise: "pointwise", ir.Reduction: "reduction", ir.Scan: "scan"}
+
+
+def describe(buf: ir.ComputedBuffer) -> Computed:
+    data = buf.data
+    kind = next((name for kind, name in _KINDS.items() if isinstance(data, kind)), None)
+    if kind is None:
+        raise UnsupportedOp(f"{type(data).__name__} buffer {buf.get_name()} has no device operation yet")
+    assert isinstance(data, (ir.Pointwise, ir.Reduction, ir.Scan))
+    buf.decide_layout()
+    layout, target = buf.layout, None
+    if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        target = layout.get_buffer().get_name()
+    fixed = layout.as_fixed()
+    ranges, reduction_ranges = list(data.ranges), list(data.get_reduction_size())
+
+    def run(handler: Any) -> None:
+        index = [symbol(f"d{i}") for i in range(len(ranges))]
+        rindex = [symbol(f"r{i}") for i in range(len(reduction_ranges))]
+        with V.set_ops_handler(handler):
+            store = buf.get_store_function()
+            if rindex or kind != "pointwise":
+                store(index, rindex)
+            else:
+                store(index)
+
+    return Computed(
+        buf.get_name(),
+        kind,
+        ranges,
+        reduction_ranges,
+        dtype_name(buf.get_dtype()),
+        fixed.size,
+        fixed.stride,
+        target,
+        provenance.origin(buf.get_origins()),
+        hints.collect(sorted(buf.get_origins(), key=lambda n: n.name)),
+        run,
+    )
+
+
 class Builder:
     """Collects nodes; `graph()` returns the result."""
+
+    tracer = Tracer
 
     def __init__(self, name: str, resolve: Callable[[str], Outside]) -> None:
         self.name = name
@@ -76,6 +139,10 @@ class Builder:
         """What a call passes for each input of the finished graph."""
         return [self.source.get(name, name) for name in graph.inputs]
 
+    def random_key(self, number: int, word: int) -> Expr:
+        """A word of the key of a draw: a launch scalar that the caller asks the device's generator for."""
+        return Expr("load", "int32", leaf=Load(self.buffer(f"{KEY}{number}_{word}").name, Index()))
+
     def temp(self, dims: Sequence[tuple[str, int]], dtype: str) -> Load:
         size = tuple(s for _, s in dims)
         strides = _contiguous(size)
@@ -99,54 +166,44 @@ class Builder:
 
     def add_computed(self, buf: ir.ComputedBuffer) -> None:
         """One realised buffer: traces its body and adds its nodes."""
-        data = buf.data
-        if not isinstance(data, (ir.Pointwise, ir.Reduction, ir.Scan)):
-            raise UnsupportedOp(f"{type(data).__name__} buffer {buf.get_name()} has no device operation yet")
-        buf.decide_layout()
-        dims = [(f"d{i}", n) for i, n in enumerate(_ints(data.ranges))]
-        rdims = [(f"r{i}", n) for i, n in enumerate(_ints(data.get_reduction_size()))]
-        origin = _origin(buf)
-        self.hints = hints.collect(sorted(buf.get_origins(), key=lambda n: n.name))
+        self.add(describe(buf))
+
+    def add(self, made: Computed) -> None:
+        with located(lambda: made.origin):
+            self._add(made)
+
+    def _add(self, made: Computed) -> None:
+        dims = [(f"d{i}", n) for i, n in enumerate(_ints(made.ranges))]
+        rdims = [(f"r{i}", n) for i, n in enumerate(_ints(made.reduction_ranges))]
+        self.hints = made.hints
         self.done = {}
-        stored = self._trace(buf, dims, rdims, origin)
-        target = self._target(buf)
-        root = Root(dims, rdims, Load(target, stored.index), origin)
+        tracer = self.tracer(self, dict([*dims, *rdims]), made.origin or made.name)
+        made.run(tracer)
+        assert tracer.stored is not None
+        stored = tracer.stored
+        target = self._target(made)
+        root = Root(dims, rdims, Load(target, stored.index), made.origin)
         if 0 in [n for _, n in dims]:  # nothing to compute: the empty result only has to exist
             pass
-        elif isinstance(data, ir.Scan):
+        elif made.kind == "scan":
             if 0 not in [n for _, n in rdims]:
                 self._add_scan(stored.value, root)
-        elif isinstance(data, ir.Reduction):
+        elif made.kind == "reduction":
             self._add_reduction(stored.value, root)
         elif stored.places:
             self._add_scatter(stored, root)
         else:
             self._add_root(stored.value, root)
-        if isinstance(buf.layout, ir.MutationLayoutSHOULDREMOVE):
+        if made.target:
             self.version[target] = self.version.get(target, 0) + 1
-            self.alias[buf.get_name()] = target
+            self.alias[made.name] = target
 
-    def _trace(self, buf: ir.ComputedBuffer, dims: Dims, rdims: Dims, origin: str) -> Stored:
-        tracer = Tracer(self, dict([*dims, *rdims]), origin or buf.get_name())
-        index, rindex = [symbol(n) for n, _ in dims], [symbol(n) for n, _ in rdims]
-        with V.set_ops_handler(tracer):
-            store = buf.get_store_function()
-            if rindex or isinstance(buf.data, (ir.Reduction, ir.Scan)):
-                store(index, rindex)
-            else:
-                store(index)
-        assert tracer.stored is not None
-        return tracer.stored
-
-    def _target(self, buf: ir.ComputedBuffer) -> str:
-        """Name of the buffer that buf's store writes: its own, or the one it mutates."""
-        layout = buf.layout
-        if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
-            return self.buffer(layout.get_buffer().get_name()).name
-        fixed = layout.as_fixed()
-        name = buf.get_name()
-        self.buffers[name] = Buffer(name, dtype_name(buf.get_dtype()), _ints(fixed.size), _ints(fixed.stride))
-        return name
+    def _target(self, made: Computed) -> str:
+        """Name of the buffer that the store writes: its own, or the one it mutates."""
+        if made.target:
+            return self.buffer(made.target).name
+        self.buffers[made.name] = Buffer(made.name, made.dtype, _ints(made.size), _ints(made.stride))
+        return made.name
 
     def _add_root(self, expr: Expr | None, root: Root) -> None:
         live = _live(root.dims)
@@ -428,18 +485,6 @@ class Builder:
         inputs = [n for n in self.inputs if n in buffers]
         graph = Graph(self.name, buffers, kept[::-1], inputs, self.outputs)
         return forward_copies(graph)
-
-
-def _origin(buf: ir.ComputedBuffer) -> str:
-    """aten ops and the user's line, for messages and dumps."""
-    nodes = sorted(buf.get_origins(), key=lambda n: n.name)
-    ops = ", ".join(dict.fromkeys(str(n.target) for n in nodes if n.op == "call_function"))
-    for node in nodes:
-        trace = node.meta.get("stack_trace") or ""
-        lines = [line.strip() for line in trace.strip().splitlines() if line.strip().startswith("File ")]
-        if lines:
-            return f"{ops} at {lines[-1].removeprefix('File ')}"
-    return ops
 
 
 def _live(dims: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:

@@ -7,6 +7,7 @@ It is what a compiled artefact stores (`to_json`). Planning copies it and fills 
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -170,6 +171,16 @@ class Graph:
         graph = _decode(json.loads(text))
         assert isinstance(graph, Graph)
         return graph
+
+    def clone(self) -> Graph:
+        """A copy that a plan may change; what cannot change is shared."""
+        buffers = {name: copy.copy(b) for name, b in self.buffers.items()}
+        nodes = []
+        for node in self.nodes:
+            other = copy.copy(node)
+            other.constants, other.names, other.notes = dict(node.constants), dict(node.names), list(node.notes)
+            nodes.append(other)
+        return Graph(self.name, buffers, nodes, list(self.inputs), list(self.outputs))
 
     def consumers(self) -> dict[str, list[Node]]:
         users: dict[str, list[Node]] = {name: [] for name in self.buffers}

@@ -31,6 +31,8 @@ REDUCTIONS = {"sum": "sum", "max": "max", "min": "min", "prod": "prod", "any": "
 SELECTIONS = ("argmax", "argmin", "topkvalue", "topkindex")
 SCANS = ("cumsum", "cumprod", "cummax", "cummin")
 _UNKNOWN = 2**31 - 1  # bound of an offset into a target: the builder knows the true one
+RANDOM = "random/"  # before the number of a draw, in the name of a function
+KEY = "random_key"  # begin of the names of launch scalars that are drawn at each launch
 INDIRECT = "@"  # first letter of the names of dims that stand for index values
 
 
@@ -213,6 +215,9 @@ class Tracer(DefaultHandler):
 
     def inline_asm_elementwise(self, *inputs: Expr, asm: str, dtype: torch.dtype, **_: Any) -> Expr:
         """A function that the card has whole, by its opfunc name."""
+        if asm.startswith(RANDOM):
+            key = (self.builder.random_key(int(asm.removeprefix(RANDOM)), word) for word in (0, 1))
+            return Expr("random", "int32", (*inputs, *key))
         return Expr(asm, dtype_name(dtype), inputs)
 
     def _to_int(self, rounding: str, x: Expr, dtype: torch.dtype) -> Expr:

@@ -232,6 +232,8 @@ void bind_launch(py::module_& m) {
       .def_property_readonly("program",
                              [](const LaunchPlan& p) { return std::const_pointer_cast<card::Program>(p.program); })
       .def_property_readonly("pool_bytes", [](const LaunchPlan& p) { return p.pool_bytes; });
+  m.def("_set_launch_blocking", &set_launch_blocking, py::arg("on"),
+        "Each launch waits for its end and raises its error.");
   m.add_object("KernelLauncher", py::reinterpret_steal<py::object>(make_launcher_type()));
 }
 

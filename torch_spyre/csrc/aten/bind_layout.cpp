@@ -102,6 +102,30 @@ void set_layout(const at::Tensor& t, const SpyreTensorLayout& layout) {
   record.layout = intern(layout);
 }
 
+/// A view must say the layout that its storage has: every tensor on a storage shares it.
+void check_layout(const char* function, const at::Tensor& t, const SpyreTensorLayout& layout) {
+  const auto* own = record_of(t).layout;
+  if (*own == layout) return;
+  raise("InvalidArgument", c10::str(function, ": the storage is laid out as ", own->repr(), ", not as ", layout.repr(),
+                                    "; copy it with .to(device_layout=...)"));
+}
+
+at::Tensor as_strided_with_layout(const at::Tensor& t, const Ints& size, const Ints& stride,
+                                  std::optional<int64_t> offset, const SpyreTensorLayout& layout) {
+  check_layout("as_strided_with_layout", t, layout);
+  return t.as_strided(size, stride, offset);
+}
+
+at::Tensor reinterpret_tensor(const at::Tensor& t, const Ints& size, const Ints& stride, int64_t offset_increment) {
+  return make_view(t, size, stride, t.storage_offset() + offset_increment);
+}
+
+at::Tensor reinterpret_tensor_with_layout(const at::Tensor& t, const Ints& size, const Ints& stride,
+                                          int64_t offset_increment, const SpyreTensorLayout& layout) {
+  check_layout("reinterpret_tensor_with_layout", t, layout);
+  return reinterpret_tensor(t, size, stride, offset_increment);
+}
+
 at::Tensor empty_with_layout_strided(const Ints& size, const Ints& stride, at::ScalarType dtype,
                                      const SpyreTensorLayout& layout) {
   return make_tensor(current_device(), size, stride, dtype, intern(layout));
@@ -179,12 +203,12 @@ void bind_layout(py::module_& m) {
       },
       py::arg("dtype"), Warns());
   m.def("is_supported_dtype", &is_supported, py::arg("dtype"));
-  m.def(
-      "reinterpret_tensor",
-      [](const at::Tensor& t, const Ints& size, const Ints& stride, int64_t offset_increment) {
-        return make_view(t, size, stride, t.storage_offset() + offset_increment);
-      },
-      py::arg("tensor"), py::arg("size"), py::arg("stride"), py::arg("offset_increment") = 0);
+  m.def("reinterpret_tensor", &reinterpret_tensor, py::arg("tensor"), py::arg("size"), py::arg("stride"),
+        py::arg("offset_increment") = 0);
+  m.def("reinterpret_tensor_with_layout", &reinterpret_tensor_with_layout, py::arg("tensor"), py::arg("size"),
+        py::arg("stride"), py::arg("offset_increment"), py::arg("layout"));
+  m.def("as_strided_with_layout", &as_strided_with_layout, py::arg("tensor"), py::arg("size"), py::arg("stride"),
+        py::arg("storage_offset"), py::arg("layout"));
   m.def("copy_tensor", &copy_from, py::arg("self"), py::arg("dst"), py::arg("non_blocking") = false);
   m.def("get_downcast_warning", &downcast_warning);
   m.def("set_downcast_warning", &set_downcast_warning, py::arg("on"));

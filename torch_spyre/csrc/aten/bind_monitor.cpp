@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "../card/counters_dict.h"
 #include "device.h"
 #include "monitor.h"
 #include "profiler.h"
@@ -25,22 +26,7 @@ void set_memory_hook(const py::object& function) {
 
 py::dict card_counters(int device) {
   const auto index = resolve_device(static_cast<c10::DeviceIndex>(device));
-  py::dict d;
-  if (!is_open(index)) return d;
-  const auto c = card_of(index).counters();
-  d["launches"] = c.launches;
-  d["instructions"] = c.instructions;
-  d["memory_read_bytes"] = c.memory_read_bytes;
-  d["memory_write_bytes"] = c.memory_write_bytes;
-  d["lx_read_bytes"] = c.lx_read_bytes;
-  d["lx_write_bytes"] = c.lx_write_bytes;
-  d["ring_bytes"] = c.ring_bytes;
-  d["dma_in_bytes"] = c.dma_in_bytes;
-  d["dma_out_bytes"] = c.dma_out_bytes;
-  d["compute_ns"] = c.compute_ns;
-  d["dma_in_ns"] = c.dma_in_ns;
-  d["dma_out_ns"] = c.dma_out_ns;
-  return d;
+  return is_open(index) ? card::counters_dict(card_of(index).counters()) : py::dict();
 }
 
 }  // namespace

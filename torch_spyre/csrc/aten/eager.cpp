@@ -12,6 +12,7 @@
 
 #include "device.h"
 #include "errors.h"
+#include "generator.h"
 #include "python_objects.h"
 
 namespace torch::jit {
@@ -49,6 +50,7 @@ struct Call {
   Key key;
   c10::SmallVector<const at::Tensor*, 8> tensors;
   c10::DeviceIndex device = -1;
+  std::optional<at::Generator> generator;
   const at::Tensor* foreign = nullptr;  // a tensor that is neither on spyre nor a CPU scalar
   bool cacheable = true;
 
@@ -94,7 +96,11 @@ void Call::add(const c10::IValue& v) {
     return;
   }
   if (v.isSymInt()) return key.add(kInt), key.add(v.toSymInt().guard_int(__FILE__, __LINE__));
-  // A generator, a complex number, a custom class: the compiler decides each time.
+  if (v.isGenerator()) {  // draws for the launch, as the device's own does where none is given
+    generator = v.toGenerator();
+    return key.add(kNone);
+  }
+  // A complex number, a custom class: the compiler decides each time.
   cacheable = false;
 }
 
@@ -107,6 +113,26 @@ std::string op_name(const c10::OperatorHandle& op) {
   TORCH_CHECK(false, op_name(op),
               ": expected all tensors to be on the same device, but found at least two devices, spyre:",
               static_cast<int>(call.device), " and ", call.foreign->device(), "! Move them with .to(device)");
+}
+
+/// Index tensors may be on the host, as on other accelerators: moves them to the card. False if there were none.
+bool move_indices(const c10::OperatorHandle& op, Stack* stack, c10::DeviceIndex device) {
+  const auto& arguments = op.schema().arguments();
+  const auto base = stack->size() - arguments.size();
+  bool moved = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    auto& value = (*stack)[base + i];
+    if (arguments[i].name() != "indices" || !value.isList()) continue;
+    auto list = value.toList().copy();
+    for (size_t k = 0; k < list.size(); ++k) {
+      const c10::IValue item = list.get(k);
+      if (!item.isTensor() || !item.toTensor().is_cpu()) continue;
+      list.set(k, item.toTensor().to(spyre_device(device)));
+      moved = true;
+    }
+    value = std::move(list);
+  }
+  return moved;
 }
 
 std::shared_ptr<const EagerPlan> find(const Call& call) {
@@ -184,14 +210,22 @@ void push_python(const c10::OperatorHandle& op, Stack* stack, const py::object& 
   }
 }
 
+/// Word `place` of the random keys that the call has drawn so far, which are two words each.
+Operand key_word(const Call& call, c10::DeviceIndex device, size_t place, c10::SmallVector<uint64_t, 2>& keys) {
+  while (keys.size() <= place / 2) keys.push_back(draw_key(call.generator, device));
+  const auto word = static_cast<int32_t>(place % 2 ? keys[place / 2] >> 32 : keys[place / 2]);
+  return {nullptr, static_cast<double>(word), word};
+}
+
 void run_plan(const c10::OperatorHandle& op, Stack* stack, const Call& call, const EagerPlan& plan) {
   const auto n = static_cast<int>(call.tensors.size());
-  c10::SmallVector<Operand, 8> operands;
-  for (int i : plan.inputs) {
-    if (i < 0 || i >= n) raise("InvalidArgument", c10::str(op_name(op), ": EagerPlan names tensor ", i, " of ", n));
-    operands.push_back({call.tensors[i]});
-  }
   const auto device = call.device == -1 ? current_device() : call.device;
+  c10::SmallVector<Operand, 8> operands;
+  c10::SmallVector<uint64_t, 2> keys;
+  for (int i : plan.inputs) {
+    if (i >= n) raise("InvalidArgument", c10::str(op_name(op), ": EagerPlan names tensor ", i, " of ", n));
+    operands.push_back(i < 0 ? key_word(call, device, static_cast<size_t>(-1 - i), keys) : Operand{call.tensors[i]});
+  }
   const auto made = plan.launch->run(device, {operands.data(), operands.size()});
   std::vector<at::Tensor> results;
   for (const auto& o : plan.outputs) {
@@ -284,7 +318,10 @@ void run_eager(const c10::OperatorHandle& op, Stack* stack, int written) {
   Call call;
   call.key.add(reinterpret_cast<int64_t>(&op.schema()));
   for (auto it = stack->end() - static_cast<int64_t>(n); it != stack->end(); ++it) call.add(*it);
-  if (C10_UNLIKELY(call.foreign != nullptr)) mixed_devices(op, call);
+  if (C10_UNLIKELY(call.foreign != nullptr)) {
+    if (!call.foreign->is_cpu() || call.device == -1 || !move_indices(op, stack, call.device)) mixed_devices(op, call);
+    return run_eager(op, stack, written);
+  }
   auto plan = call.cacheable ? find(call) : nullptr;
   if (!plan) plan = plan_call(op, stack, call);
   if (plan) run_plan(op, stack, call, *plan);

@@ -12,7 +12,8 @@
 
 namespace spyre {
 
-/// How an op call maps to a launch. Indices name the tensors of the call in order, lists flattened, undefined skipped.
+/// How an op call maps to a launch. Indices name the tensors of the call in order, lists flattened, undefined skipped;
+/// the inputs -1, -2 are the two words of a first random key, -3 and -4 those of a second one, and so on.
 struct EagerPlan {
   std::shared_ptr<const LaunchPlan> launch;
   std::vector<int> inputs;

@@ -20,11 +20,22 @@ void raise(const std::string& kind, const std::string& message) {
   throw error;
 }
 
+namespace {
+
+/// A message about a running program gets a line that says how to reproduce its kernel.
+std::string with_reproducer(const std::string& message) {
+  if (message.find(", from ") == std::string::npos || !Py_IsInitialized()) return message;
+  pybind11::gil_scoped_acquire gil;
+  return pybind11::module_::import("torch_spyre.errors").attr("with_reproducer")(message).cast<std::string>();
+}
+
+}  // namespace
+
 void raise(const card::Error& error) {
   if (error.kind() == "OutOfMemory") TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
   // The class of the exception already says the kind.
   const std::string text = error.what(), prefix = error.kind() + ": ";
-  raise(error.kind(), text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text);
+  raise(error.kind(), with_reproducer(text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text));
 }
 
 }  // namespace spyre

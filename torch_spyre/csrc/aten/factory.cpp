@@ -2,8 +2,10 @@
 // Kernels that make tensors and views. No view touches the layout: it belongs to the storage and maps host element
 // offsets, which every view shares.
 #include <ATen/core/Tensor.h>
+#include <ATen/native/RangeUtils.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/alias_native.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -65,6 +67,27 @@ at::Tensor view_dtype(const at::Tensor& self, c10::ScalarType dtype) {
   return at::native::alias(self);
 }
 
+// PyTorch's own kernels write into an empty tensor, which each call would resize first: no plan could be kept.
+at::Tensor arange_step(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, OptDtype dtype,
+                       OptLayout layout, OptDevice device, std::optional<bool> pin_memory) {
+  const bool integers = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
+  const auto type = integers ? dtype.value_or(at::kLong) : dtype_or_pytorch_default(dtype);
+  const auto size = type == at::kLong ? at::native::compute_arange_size<int64_t>(start, end, step)
+                                      : at::native::compute_arange_size<double>(start, end, step);
+  auto out = empty({size}, type, layout, device, pin_memory, std::nullopt);
+  return size == 0 ? out : at::arange_out(out, start, end, step);
+}
+
+at::Tensor arange_start(const at::Scalar& start, const at::Scalar& end, OptDtype dtype, OptLayout layout,
+                        OptDevice device, std::optional<bool> pin_memory) {
+  return arange_step(start, end, 1, dtype, layout, device, pin_memory);
+}
+
+at::Tensor arange(const at::Scalar& end, OptDtype dtype, OptLayout layout, OptDevice device,
+                  std::optional<bool> pin_memory) {
+  return arange_step(0, end, 1, dtype, layout, device, pin_memory);
+}
+
 at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef size,
                                c10::IntArrayRef stride) {
   TORCH_CHECK(source.device().type() == c10::DeviceType::PrivateUse1,
@@ -122,6 +145,9 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size, OptForma
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("arange", TORCH_FN(arange));
+  m.impl("arange.start", TORCH_FN(arange_start));
+  m.impl("arange.start_step", TORCH_FN(arange_step));
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));

@@ -2,6 +2,7 @@
 #include "launch.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "device.h"
 #include "errors.h"
@@ -13,6 +14,8 @@ namespace spyre {
 namespace {
 
 enum Tag : int64_t { kTensor = 1, kScalarTensor = 2 };
+
+std::atomic<bool> launch_blocking{false};
 
 template <typename T>
 T read(const at::Tensor& t) {
@@ -61,6 +64,8 @@ card::Scalar launch_scalar(const Operand& operand, bool is_float) {
 void invalid(const std::string& message) { raise("InvalidArgument", "LaunchPlan: " + message); }
 
 }  // namespace
+
+void set_launch_blocking(bool on) { launch_blocking = on; }
 
 void Key::add_tensor(const at::Tensor& tensor) {
   const auto* impl = tensor.unsafeGetTensorImpl();
@@ -153,6 +158,7 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
     card_of(device).launch(program, std::span<const card::Buffer>(buffers.data(), buffers.size()),
                            std::span<const card::Scalar>(values.data(), values.size()), current_stream_id(device));
   });
+  if (C10_UNLIKELY(launch_blocking.load(std::memory_order_relaxed))) synchronize_stream(current_stream(device));
   if (card::sanitize_mode() != card::Sanitize::off) {
     for (const auto& warning : card::new_sanitizer_warnings()) TORCH_WARN(warning);
   }

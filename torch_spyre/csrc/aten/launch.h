@@ -69,6 +69,9 @@ struct ScalarSpec {
 
 using Outputs = c10::SmallVector<at::Tensor, 4>;
 
+/// Launches wait for their end, so that an error is raised where its launch was made.
+void set_launch_blocking(bool on);
+
 struct LaunchPlan {
   std::string name;  // of the kernel, for profiles
   std::shared_ptr<const card::Program> program;

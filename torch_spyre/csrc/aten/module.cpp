@@ -69,6 +69,14 @@ void bind_random(py::module_& m) {
   m.def("get_rng_state", &get_rng_state, py::arg("device") = -1);
   m.def("set_rng_state", &set_rng_state, py::arg("new_state"), py::arg("device") = -1);
   m.def(
+      "draw_key",
+      [](int device, std::optional<at::Generator> generator) {
+        const uint64_t key = draw_key(generator, static_cast<c10::DeviceIndex>(device));
+        return std::pair(static_cast<int32_t>(key), static_cast<int32_t>(key >> 32));
+      },
+      py::arg("device") = -1, py::arg("generator") = py::none(),
+      "The next key of a generator, by default the device's, as two int32 launch scalars.");
+  m.def(
       "_get_default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); },
       py::arg("device") = -1);
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "counters_dict.h"
 #include "kernels/kernels.h"
 #include "spyre/card.h"
 #include "spyre/sanitizer.h"
@@ -84,25 +85,6 @@ void launch(Card& card, std::shared_ptr<const Program> program, const std::vecto
   }
   py::gil_scoped_release release;
   card.launch(std::move(program), buffers, values, stream);
-}
-
-py::dict counters(const Card& card) {
-  Counters c = card.counters();
-  py::dict d;
-  d["launches"] = c.launches;
-  d["instructions"] = c.instructions;
-  d["memory_read_bytes"] = c.memory_read_bytes;
-  d["memory_write_bytes"] = c.memory_write_bytes;
-  d["lx_read_bytes"] = c.lx_read_bytes;
-  d["lx_write_bytes"] = c.lx_write_bytes;
-  d["ring_bytes"] = c.ring_bytes;
-  d["dma_in_bytes"] = c.dma_in_bytes;
-  d["dma_out_bytes"] = c.dma_out_bytes;
-  d["page_reclaims"] = c.page_reclaims;
-  d["compute_ns"] = c.compute_ns;
-  d["dma_in_ns"] = c.dma_in_ns;
-  d["dma_out_ns"] = c.dma_out_ns;
-  return d;
 }
 
 void bind_program(py::module_& m) {
@@ -213,7 +195,7 @@ void bind_card(py::module_& m) {
       .def("launch", &launch, py::arg("program"), py::arg("args"), py::arg("scalars") = py::list(),
            py::arg("stream") = 0,
            "Queues a program. args: (address, bytes) pairs; scalars: int or float, as the program declares.")
-      .def("counters", &counters);
+      .def("counters", [](const Card& c) { return counters_dict(c.counters()); });
   bind_dma(card);
   bind_streams(card);
 }

@@ -489,11 +489,8 @@ class Decoder {
   std::vector<uint32_t> nesting_;
 };
 
-std::vector<int64_t> int_scalars(const Image& image, std::span<const Scalar> scalars) {
-  std::vector<int64_t> ints;
-  for (size_t s = 0; s < scalars.size(); ++s)
-    if (!image.scalar_is_float[s]) ints.push_back(scalars[s].i);
-  return ints;
+bool names_register(const Image& image, size_t reg) {
+  return std::any_of(image.terms.begin(), image.terms.end(), [&](const Term& t) { return t.reg == reg; });
 }
 
 }  // namespace
@@ -502,12 +499,23 @@ Image decode_program(std::span<const std::byte> binary) { return Decoder().decod
 
 ProgramImpl::ProgramImpl(Image image, std::span<const std::byte> binary)
     : image_(std::move(image)), binary_(binary.begin(), binary.end()) {
-  if (image_.n_int_scalars == 0) constant_proof_ = std::make_shared<const Proof>(prove(image_, {}));
+  for (size_t k = 0; k < image_.n_int_scalars; ++k) scalar_matters_.push_back(names_register(image_, 1 + k));
+  if (std::find(scalar_matters_.begin(), scalar_matters_.end(), true) == scalar_matters_.end()) {
+    const std::vector<int64_t> any(image_.n_int_scalars, 0);
+    constant_proof_ = std::make_shared<const Proof>(prove(image_, any));
+  }
+}
+
+std::vector<int64_t> ProgramImpl::proof_key(std::span<const Scalar> scalars) const {
+  std::vector<int64_t> key;
+  for (size_t s = 0; s < scalars.size(); ++s)
+    if (!image_.scalar_is_float[s]) key.push_back(scalar_matters_[key.size()] ? scalars[s].i : 0);
+  return key;
 }
 
 std::shared_ptr<const Proof> ProgramImpl::proof_for(std::span<const Scalar> scalars) const {
   if (constant_proof_) return constant_proof_;
-  std::vector<int64_t> key = int_scalars(image_, scalars);
+  std::vector<int64_t> key = proof_key(scalars);
   {
     std::lock_guard lock(mutex_);
     if (auto found = proofs_.find(key); found != proofs_.end()) return found->second;

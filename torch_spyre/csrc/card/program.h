@@ -186,13 +186,17 @@ class ProgramImpl final : public Program {
   std::span<const std::byte> binary() const override { return binary_; }
 
   const Image& image() const { return image_; }
-  /// The proof for these launch scalars; computed once per distinct tuple of the integer ones.
+  /// The proof for these launch scalars; computed once per distinct tuple of the integers that address or count. Those
+  /// that are only operands do not matter to it.
   std::shared_ptr<const Proof> proof_for(std::span<const Scalar> scalars) const;
 
  private:
+  std::vector<int64_t> proof_key(std::span<const Scalar> scalars) const;
+
   Image image_;
   std::vector<std::byte> binary_;
-  std::shared_ptr<const Proof> constant_proof_;  // when no integer launch scalar exists
+  std::vector<bool> scalar_matters_;             // by integer launch scalar: does the scalar part read it?
+  std::shared_ptr<const Proof> constant_proof_;  // when none matters
   mutable std::mutex mutex_;
   mutable std::map<std::vector<int64_t>, std::shared_ptr<const Proof>> proofs_;
 };

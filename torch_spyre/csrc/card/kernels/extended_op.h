@@ -6,6 +6,7 @@
 #pragma once
 #include "convert.h"
 #include "iterate.h"
+#include "philox.h"
 #include "wide_ops.h"
 
 SPYRE_ISA_BEGIN
@@ -142,7 +143,7 @@ SPYRE_INLINE int32_t apply_integer(int32_t a, int32_t b, int32_t c) {
     return wrap(static_cast<uint32_t>(a) * static_cast<uint32_t>(b) + static_cast<uint32_t>(c));
 }
 
-constexpr bool has_float_form(VOp op) { return op < VOp::bit_and || op > VOp::shr; }
+constexpr bool has_float_form(VOp op) { return (op < VOp::bit_and || op > VOp::shr) && op != VOp::random; }
 constexpr bool has_integer_form(VOp op) { return !is_wide(op) || op == VOp::pow; }
 
 using FloatFunction = void (*)(const float* const*, float*, int64_t);
@@ -178,6 +179,8 @@ template <VOp op, int n_in>
 constexpr IntegerFunction integer_function() {
   if constexpr (op < kFirstExtended || !has_integer_form(op)) {
     return nullptr;
+  } else if constexpr (op == VOp::random) {
+    return philox_by_number;
   } else {
     return run_integer<op, n_in>;
   }

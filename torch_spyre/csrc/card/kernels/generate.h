@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels without inputs: iota and the random fills.
 #pragma once
+#include "philox.h"
 #include "walk.h"
 #include "wide.h"
 
@@ -28,26 +29,6 @@ void iota(const Shape& shape, const View& out, int64_t start, const DimMap* step
     }
     return true;
   });
-}
-
-struct PhiloxBlock {
-  uint32_t word[4];
-};
-
-/// Philox4x32 with 10 rounds (Salmon et al., 2011): counter (block, 0), key seed.
-inline PhiloxBlock philox(uint64_t block, uint64_t seed) {
-  uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32), c2 = 0, c3 = 0;
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53u} * c0, b = uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(b);
-    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(a);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return {{c0, c1, c2, c3}};
 }
 
 /// The words of n elements, numbered `step` apart from `first`: element e has word e % 4 of block e / 4. With

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle of graph fuzzing: every ATen call of an eager run, on its actual operands, against the CPU in float64.
+
+Operands are taken from the card as it holds them, so that no error is carried from one op to the next: a result may be
+off by one rounding into its element type plus the op's own fp32 error, which is measured by moving the operands by a few
+fp32 units. Whatever has integer or bool results is exact. A compiled run is then compared with the eager one by bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from oracle import MAX, MIN, U32, gamma, half_ulp_dl16, half_ulp_ieee
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+# Nothing to check: no values, or values of another op's making.
+UNCHECKED = {"detach", "alias", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "as_strided"}
+# Results are sums: the fp32 error is that of adding, which cancellation leaves as large as the terms are.
+SUMS = {
+    "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "sum", "mean", "cumsum", "cumprod", "index_add", "index_add_", "scatter_add",
+    "scatter_add_", "index_put", "index_put_", "_unsafe_index_put", "embedding_dense_backward", "convolution", "avg_pool2d", "avg_pool2d_backward",
+    "_adaptive_avg_pool2d", "upsample_nearest1d_backward", "upsample_nearest2d_backward", "trace", "unfold_backward",
+    "constant_pad_nd", "reflection_pad1d_backward", "reflection_pad2d_backward", "replication_pad1d_backward",
+    "replication_pad2d_backward", "select_backward", "slice_backward", "max_pool2d_with_indices_backward",
+    "gather_backward", "_unsafe_masked_index_put_accumulate", "diagonal_backward", "prod",
+}  # fmt: skip
+# Decomposed into steps that each store their result in the element type.
+STEPWISE = {"pow", "lerp", "addcmul", "addcdiv", "logaddexp", "hypot"}
+COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
+# (values, indices): equal values may come in any order.
+ORDERED = {"sort", "topk", "kthvalue", "median"}
+
+
+class Mismatch(AssertionError):
+    """`kind` is what shrinking preserves."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+def on_card(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.device.type == "spyre"
+
+
+def host_values(x: torch.Tensor) -> torch.Tensor:
+    """What the card holds, exactly: 16-bit floats have codes outside of what the host's type can say."""
+    x = x.detach()
+    return x.to("cpu", torch.float32) if x.dtype in FLOATS else x.cpu()
+
+
+def wide(x: Any) -> Any:
+    """An operand for the CPU: floats in float64, strides as on the card where elements do not overlap."""
+    if isinstance(x, torch.dtype):
+        return torch.float64 if x in FLOATS else x
+    if isinstance(x, torch.device):
+        return torch.device("cpu")
+    if not isinstance(x, torch.Tensor):
+        return x
+    values = host_values(x) if on_card(x) else x
+    values = values.double() if values.dtype in FLOATS else values.clone()
+    if values.stride() == x.stride() or torch._debug_has_internal_overlap(x) == 1:
+        return values
+    placed = torch.empty_strided(x.shape, x.stride(), dtype=values.dtype)
+    return placed.copy_(values)
+
+
+def size_of_bias(bias: torch.Tensor, want: Any) -> Any:
+    return np.abs(want) + np.abs(bias.numpy())
+
+
+def leaves(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+@contextmanager
+def float64_by_default() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class Lockstep(TorchDispatchMode):
+    """Checks every op that runs on the card under it; `counts` tells how many, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        operands = [x for x in tree_leaves((args, kwargs)) if on_card(x)]
+        if name in UNCHECKED or not operands:
+            return func(*args, **kwargs)
+        call = Call(func, name, *tree_map(wide, (args, kwargs)))
+        result = func(*args, **kwargs)
+        written = [a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write]
+        if written:
+            call.check(written)
+        else:
+            call.check(result)
+        self.counts[name] += 1
+        return result
+
+
+class Call:
+    """One op on the CPU, from copies of the card's operands."""
+
+    def __init__(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        self.func, self.name, self.args, self.kwargs = func, name, args, kwargs
+        self.written = [
+            i for i, s in enumerate(func._schema.arguments[: len(args)]) if s.alias_info and s.alias_info.is_write
+        ]
+        self.is_view = any(s.alias_info and not s.alias_info.is_write for s in func._schema.arguments)
+
+    def run(self, change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> list[torch.Tensor]:
+        """Results, or the written operands; `change` is applied to every float operand first."""
+
+        def copied(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor):
+                return x
+            return change(x) if change is not None and x.dtype == torch.float64 else x.clone()
+
+        args, kwargs = (self.args, self.kwargs) if self.is_view else tree_map(copied, (self.args, self.kwargs))
+        with float64_by_default(), torch.no_grad():
+            result = self.func(*args, **kwargs)
+        results = [args[i] for i in self.written] if self.written else result
+        return leaves(results)
+
+    def check(self, got: Any) -> None:
+        try:
+            expected = self.run()
+        except RuntimeError as error:
+            if self.is_view:  # of an overlapping tensor, whose strides the copy does not have
+                return
+            raise Mismatch("harness", f"{self}: the CPU refuses: {error}") from error
+        actual = leaves(got)
+        if len(actual) != len(expected):
+            raise Mismatch("eager", f"{self}: {len(actual)} results where {len(expected)} were expected")
+        if self.name in ORDERED and len(actual) == 2:
+            self.check_order(actual, expected)
+            return
+        for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
+            if not isinstance(a, torch.Tensor) or not isinstance(e, torch.Tensor):  # a gradient that nobody asked for
+                continue
+            if a.shape != e.shape:
+                raise Mismatch("eager", f"{self}: shape {list(a.shape)} where {list(e.shape)} was expected")
+            self.check_values(i, a, e)
+
+    def check_order(self, actual: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+        self.check_values(0, actual[0], expected[0])
+        dim = self.named("dim", -1)
+        source = self.args[0]
+        if source.ndim and source.numel():
+            taken = torch.gather(source, dim, host_values(actual[1]).reshape(expected[1].shape))
+            self.check_values(0, actual[0], taken)
+
+    def check_values(self, place: int, actual: torch.Tensor, expected: torch.Tensor) -> None:
+        got = host_values(actual)
+        if self.name.rstrip("_") in COMPARISONS and isinstance(self.args[1], (int, float)):
+            # The number is rounded to the tensor's element type first.
+            near = (self.args[0] - self.args[1]).abs() <= 2.0**-9 * abs(self.args[1])
+            got = torch.where(near, expected.to(got.dtype), got)
+        if actual.dtype not in FLOATS:
+            self.compare(got.double().numpy(), expected.double().numpy(), 0.0, "exact")
+            return
+        inputs = [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, torch.Tensor)]
+        if any(x.dtype == torch.float64 and not bool((x.abs() < MAX).all()) for x in inputs):
+            return  # infinities are the largest finite number on the card: another arithmetic
+        want = expected.double().numpy()
+        error = self.own_error(place, expected) if expected.numel() else np.zeros_like(want)
+        if self.name.rstrip("_") in ("addmm", "baddbmm") and actual.dtype != torch.float32:
+            # The product is stored before the bias is added; a factor is one more step.
+            terms = size_of_bias(self.args[0] * self.named("beta", 1), want)
+            error = error + (1 + 2 * self.stepwise) * half_ulp_dl16(terms)
+        elif self.stepwise and actual.dtype != torch.float32 and expected.numel():
+            error = error + 3 * self.spread(place, want, 2.0**-10)
+        size = np.abs(want) + error
+        if actual.dtype == torch.float32:
+            step = half_ulp_ieee(size, torch.float32)
+            limit = torch.finfo(torch.float32).max
+        else:
+            step = np.where(np.abs(want) - error < MIN, np.maximum(half_ulp_dl16(size), MIN), half_ulp_dl16(size))
+            limit = MAX
+        values = got.double().numpy()
+        if not np.isfinite(want).all():  # from finite operands: a division by zero
+            return
+        want = np.where((size + step >= limit) & (np.abs(values) >= limit * (1 - 2.0**-7)) & (want * values > 0), values, want)
+        self.compare(values, want, error + step, "own fp32 error and one rounding")
+
+    def own_error(self, place: int, expected: torch.Tensor) -> Any:
+        """Bound on the error before the store."""
+        want = expected.double().numpy()
+        if self.is_view:
+            return np.zeros_like(want)
+        n = self.terms(expected)
+        if self.name in SUMS:
+            return (gamma(n) + 4 * U32) * self.run(torch.abs)[place].abs().numpy()
+        floor = 1.0 if "log_softmax" in self.name or self.name == "logsumexp" else 0.0  # a logarithm of a sum near 1
+        spread = self.spread(place, want, 4 * U32)
+        return (2 + math.sqrt(n)) * spread + (16 + n) * U32 * (np.abs(want) + floor)
+
+    def spread(self, place: int, want: Any, step: float) -> Any:
+        """How far the result moves when every operand moves by a fraction of itself."""
+        generator = torch.Generator().manual_seed(0)
+
+        def moved(x: torch.Tensor) -> torch.Tensor:
+            signs = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.float64) * 2 - 1
+            return x * (1 + step * signs)
+
+        runs = [self.run(moved)[place].double().numpy() for _ in range(4)]
+        return np.max([np.abs(r - want) for r in runs], axis=0)
+
+    @property
+    def stepwise(self) -> bool:
+        return self.name.rstrip("_") in STEPWISE or self.named("alpha", 1) != 1 or self.named("beta", 1) != 1
+
+    def named(self, name: str, default: Any) -> Any:
+        named = dict(zip((a.name for a in self.func._schema.arguments), self.args, strict=False))
+        return {**named, **self.kwargs}.get(name, default)
+
+    def terms(self, expected: torch.Tensor) -> int:
+        """Most products or values that one result adds up."""
+        floats = [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, torch.Tensor)]
+        if self.name in ("mm", "bmm"):
+            return floats[0].shape[-1]
+        if self.name in ("addmm", "baddbmm"):
+            return floats[1].shape[-1] + 1
+        most = max((x.numel() for x in floats), default=1)
+        if self.name in ("cumsum", "cumprod"):
+            return max(expected.shape, default=1)
+        if most == expected.numel() and self.name not in SUMS:
+            return max(expected.shape, default=1) if "norm" in self.name or "softmax" in self.name else 1
+        return max(1, most // max(1, expected.numel())) if self.name in ("sum", "mean", "prod") else most
+
+    def compare(self, got: Any, want: Any, bound: Any, rule: str) -> None:
+        with np.errstate(invalid="ignore"):
+            error = np.where(got == want, 0.0, np.abs(got - want))
+        bad = ~(np.isnan(got) & np.isnan(want)) & ~(error <= bound)
+        if bad.any():
+            at = tuple(int(i) for i in np.argwhere(bad)[0])
+            box = ", ".join(f"{c.min()}..{c.max()}" for c in np.argwhere(bad).T)
+            limit = np.broadcast_to(bound, got.shape)[at]
+            raise Mismatch(
+                "eager",
+                f"{self}: {int(bad.sum())} of {bad.size} values outside the bound ({rule}), in [{box}]; first at {list(at)}: "
+                f"{got[at]:.9g} where {want[at]:.9g} was expected, error {error[at]:.3g}, bound {limit:.3g}",
+            )
+
+    def __str__(self) -> str:
+        def text(x: Any) -> str:
+            return f"{str(x.dtype)[6:]}{list(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)
+
+        parts = [str(tree_map(text, x)) for x in self.args] + [f"{k}={tree_map(text, v)}" for k, v in self.kwargs.items()]
+        return f"{self.func}({', '.join(parts)})"

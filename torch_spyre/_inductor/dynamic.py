@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels with symbolic sizes as generated code sees them: one callable for all sizes.
+
+Enters: a `Recipe` (JSON) and, at each call, tensors and the values of the symbols. Leaves: result tensors. A program is
+made for a bucket of sizes where that is proved right (`dynamic_buckets`), else for each combination of sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import sympy
+import torch
+from torch._inductor.sizevars import SizeVarAllocator
+from torch._inductor.virtualized import V
+from torch._prims_common import is_non_overlapping_and_dense
+
+from torch_spyre import _C, knobs
+from torch_spyre._inductor import inspect
+from torch_spyre._inductor.dynamic_recipe import Recipe, decode_expr, plain
+from torch_spyre._inductor.dynamic_space import NotBucketed, Shape, Space, bucket, least, number
+from torch_spyre._inductor.dynamic_storage import room_of, roomy_layout
+from torch_spyre._inductor.kernel import describe_input, to_launch_plan
+from torch_spyre._inductor.tilegraph.build import Builder, Outside
+from torch_spyre._inductor.tilegraph.graph import Graph
+from torch_spyre._inductor.tilegraph.trace import symbol
+from torch_spyre.runtime import cache
+
+log = logging.getLogger("torch_spyre.inductor")
+_CALLS = 1024  # combinations of sizes whose launchers are kept, per kernel
+T = TypeVar("T")
+
+
+@dataclass
+class Variant:
+    """A program for a bucket of sizes."""
+
+    kernel: cache.CachedKernel
+    program: Any
+    scalars: tuple[sympy.Expr, ...]  # what calls pass behind the symbols
+
+
+@dataclass
+class Call:
+    """What one combination of sizes needs."""
+
+    values: dict[sympy.Symbol, int]
+    space: Space | None  # None: exact sizes
+    launcher: Any = None
+    scalars: tuple[float | int, ...] = ()
+    roomy: set[Hashable] = field(default_factory=set)  # (input, layout) that are stored with enough room
+
+
+class DynamicKernel:
+    """Call with the given tensors and the value of each symbol; get a tuple of outputs."""
+
+    def __init__(self, recipe_json: str) -> None:
+        self.json = recipe_json
+        self.recipe = Recipe.from_json(recipe_json)
+        self.calls: OrderedDict[tuple[int, ...], Call] = OrderedDict()
+        self.variants: OrderedDict[Hashable, Variant] = OrderedDict()
+        self.scalars: tuple[sympy.Expr, ...] | None = None
+        self.spaces: dict[tuple[int, ...], Space] = {}
+        self.shapes: dict[Hashable, Shape] = {}
+        self.reasons: dict[Hashable, str] = {}  # capacities -> why they are not used
+
+    # Calls
+
+    def __call__(self, *args: Any) -> Any:
+        sizes = args[len(self.recipe.given) :]
+        call = self.calls.get(sizes)
+        if call is None:
+            call, stored = self._new(args)
+            _kept(self.calls, sizes, call, _CALLS)
+        else:
+            self.calls.move_to_end(sizes)
+            stored = args if call.space is None else self._with_room(call, args)
+        return call.launcher(*stored, *call.scalars)
+
+    def _new(self, args: Sequence[Any]) -> tuple[Call, Sequence[Any]]:
+        """What these sizes need, and the arguments as they must be stored."""
+        sizes = args[len(self.recipe.given) :]
+        values = {symbol(s): int(v) for s, v in zip(self.recipe.symbols, sizes, strict=True)}
+        wanted = knobs.get("dynamic_buckets") and not knobs.get("sanitize")  # which would see reads of nonsense
+        call, stored = Call(values, self._space(values) if wanted else None), args
+        if call.space is not None:
+            try:
+                stored = self._with_room(call, args)
+                found = self._variant(call, stored)
+                call.scalars = tuple(number(e, values) for e in found.scalars)
+            except NotBucketed as reason:
+                self._refuse(call, reason)
+                stored = args
+        call.launcher = _C.KernelLauncher(self.recipe.name, functools.partial(self._plan, call))
+        return call, stored
+
+    def _plan(self, call: Call, args: Sequence[Any]) -> Any:
+        """The plan for inputs with layouts that the launcher has not seen."""
+        if call.space is not None:
+            try:
+                found = self._variant(call, args)
+                return to_launch_plan(self._exactly(call, found.kernel), found.program)
+            except NotBucketed as reason:
+                log.debug("%s: %s", self.recipe.name, reason)
+        n = len(self.recipe.given)
+        sizes = dict(zip(self.recipe.symbols, call.values.values(), strict=True))
+        inputs = [describe_input(x) for x in args[:n]]
+        return to_launch_plan(exact(self.recipe, self.json, sizes, inputs))
+
+    # Buckets
+
+    @functools.cached_property
+    def sizes(self) -> list[sympy.Expr]:
+        """Every size that depends on a symbol."""
+        codes: list[Any] = list(self.recipe.symbols)
+        codes += [c for g in self.recipe.given for c in g.size]
+        codes += [c for s in self.recipe.steps for c in (*s.ranges, *s.reduction_ranges, *s.size)]
+        found = dict.fromkeys(sympy.expand(decode_expr(c, {})) for c in codes)
+        return [e for e in found if not e.is_Integer]
+
+    @functools.cached_property
+    def varying(self) -> list[int]:
+        """Inputs with symbolic sizes."""
+        symbolic = (any(isinstance(c, (str, list)) for c in (*g.size, *g.stride)) for g in self.recipe.given)
+        return [i for i, s in enumerate(symbolic) if s]
+
+    def _space(self, values: Mapping[sympy.Symbol, int]) -> Space | None:
+        capacity = {e: bucket(int(number(e, values))) for e in self.sizes}
+        key = tuple(capacity.values())
+        if key in self.reasons:
+            return None
+        if key not in self.spaces:
+            known = self.recipe.symbols
+            low = {s: max(least(capacity[s]), known[s.name]) for s in values}
+            self.spaces[key] = Space(capacity, low, {s: capacity[s] for s in values})
+        return self.spaces[key]
+
+    def _refuse(self, call: Call, reason: NotBucketed) -> None:
+        assert call.space is not None
+        self.reasons[tuple(call.space.capacity.values())] = str(reason)
+        log.info("%s is planned for each size: %s", self.recipe.name, reason)
+        call.space = None
+
+    def _with_room(self, call: Call, args: Sequence[Any]) -> Sequence[Any]:
+        """The arguments, those that are stored without room for their bucket as copies that have it.
+
+        One that the kernel writes to stays where it is, and makes the kernel one of exact sizes.
+        """
+        assert call.space is not None
+        result = list(args)
+        for i in self.varying:
+            layout, offset = _C.get_spyre_tensor_layout(args[i]), args[i].storage_offset()
+            if (i, layout, offset) in call.roomy:
+                continue
+            name = self.recipe.given[i].name
+            room = room_of(args[i], layout)
+            wanted = [call.space.extent(n) for n in self._dims[name][0]]
+            if room is not None and all(r >= w for r, w in zip(room, wanted, strict=True)):
+                call.roomy.add((i, layout, offset))
+            elif name not in self._written and is_non_overlapping_and_dense(args[i]):
+                result[i] = self._moved(call, name, args[i])
+        return result
+
+    @functools.cached_property
+    def _written(self) -> set[str | None]:
+        return {s.target for s in self.recipe.steps}
+
+    def _moved(self, call: Call, name: str, x: torch.Tensor) -> torch.Tensor:
+        layout = roomy_layout(self._own_shape(call, name), x, call.values)
+        return _C.spyre_empty_with_layout(list(x.size()), list(x.stride()), x.dtype, layout).copy_(x)
+
+    @functools.cached_property
+    def _dims(self) -> dict[str, tuple[list[sympy.Expr], list[sympy.Expr]]]:
+        """Size and stride of every buffer that is a tensor of its own."""
+        owners = [g for g in self.recipe.given if not g.scalar] + [s for s in self.recipe.steps if s.target is None]
+        return {o.name: (_exprs(o.size), _exprs(o.stride)) for o in owners}
+
+    def _shape(self, name: str, room: Sequence[int], values: Mapping[sympy.Symbol, int]) -> Shape:
+        key = (name, *room)
+        if key not in self.shapes:
+            self.shapes[key] = Shape.of(*self._dims[name], room, values)
+        return self.shapes[key]
+
+    def _shapes(self, call: Call, args: Sequence[Any]) -> dict[str, Shape]:
+        """Of the given tensors by their storage, of the others by the buckets."""
+        assert call.space is not None
+        shapes = {}
+        for i, given in enumerate(self.recipe.given):
+            if given.scalar:
+                continue
+            size, room = self._dims[given.name][0], None
+            if i in self.varying:
+                room = room_of(args[i], _C.get_spyre_tensor_layout(args[i]))
+                if room is None:
+                    raise NotBucketed(f"{given.name} is a view into another storage")
+            room = [int(n) if n.is_Integer else room[d] if room else 0 for d, n in enumerate(size)]
+            shapes[given.name] = self._shape(given.name, room, call.values)
+        for step in self.recipe.steps:
+            if step.target is None:
+                shapes[step.name] = self._own_shape(call, step.name)
+        return shapes
+
+    def _own_shape(self, call: Call, name: str) -> Shape:
+        assert call.space is not None
+        return self._shape(name, [call.space.room(n) for n in self._dims[name][0]], call.values)
+
+    def _variant(self, call: Call, args: Sequence[Any]) -> Variant:
+        """The program for the bucket and for inputs stored as these are."""
+        assert call.space is not None
+        shapes = self._shapes(call, args)
+        inputs = []
+        for i, given in enumerate(self.recipe.given):
+            described = describe_input(args[i])
+            if i in self.varying:
+                extents, strides, *rest = described
+                described = (extents, tuple(shapes[given.name].translated(strides, extents, call.values, False)), *rest)
+            inputs.append(described)
+        key = (tuple(call.space.capacity.values()), tuple(inputs))
+        found = self.variants.get(key)
+        if found is None:
+            made, scalars = self._compiled(call.space, shapes, inputs)
+            if self.scalars is None:
+                self.scalars = scalars
+            if scalars != self.scalars:
+                raise NotBucketed("other layouts need other launch scalars")
+            found = Variant(made, _C.Program.load(made.program), scalars)
+            _kept(self.variants, key, found, knobs.get("max_buckets"))
+        return found
+
+    def _compiled(
+        self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]]
+    ) -> tuple[cache.CachedKernel, tuple[sympy.Expr, ...]]:
+        recipe, n = self.recipe, len(self.recipe.given)
+        symbols = [()] * len(recipe.symbols)
+        rooms = [(name, s.room) for name, s in shapes.items()]
+        entry = cache.key(f"{self.json}{[(str(e), c) for e, c in space.capacity.items()]}{rooms}", [*inputs, *symbols])
+        found = None if inspect.active() else cache.load(entry)
+        if found is not None:
+            codes = [json.loads(text) for _, text in found.inputs[n + len(symbols) :]]
+            return found, tuple(decode_expr(c, {}) for c in codes)
+        from torch_spyre._inductor.compile import compile_graph
+        from torch_spyre._inductor.dynamic_buckets import bucketed
+
+        graph, names, scalars = bucketed(recipe, space, shapes)
+        order = {g.name: i for i, g in enumerate(recipe.given)}
+        order |= {name: n + len(symbols) + i for i, name in enumerate(scalars)}
+        places = [order[name] for name in names]
+        made = compile_graph(graph.to_json(), [inputs[i] if i < n else () for i in places])
+        made = rebound(made, places)
+        codes = [("size", json.dumps(plain(e))) for e in scalars.values()]
+        entry.inputs = (*inputs, *symbols, *codes)
+        cache.store(entry, made)
+        return made, tuple(scalars.values())
+
+    def _exactly(self, call: Call, kernel: cache.CachedKernel) -> cache.CachedKernel:
+        """The kernel with its outputs as they are for these sizes."""
+        assert call.space is not None
+        outputs = []
+        for name, o in zip(self.recipe.outputs, kernel.outputs, strict=True):
+            shape = self._own_shape(call, name)
+            strides = shape.translated(o.stride_map, o.device_size, call.values, True)
+            true = [tuple(int(number(e, call.values)) for e in exprs) for exprs in (shape.size, shape.stride)]
+            outputs.append(replace(o, size=true[0], stride=true[1], stride_map=tuple(strides)))
+        return replace(kernel, outputs=tuple(outputs))
+
+
+def kernel(recipe_json: str) -> DynamicKernel:
+    """The launcher of one kernel of a compiled graph with symbolic sizes."""
+    return DynamicKernel(recipe_json)
+
+
+def _kept(table: OrderedDict[Any, T], key: Hashable, value: T, most: int) -> T:
+    table[key] = value
+    while len(table) > most:
+        table.popitem(last=False)
+    return value
+
+
+def _exprs(codes: Sequence[Any]) -> list[sympy.Expr]:
+    return [sympy.expand(decode_expr(c, {})) for c in codes]
+
+
+# Exact sizes
+
+
+def exact(
+    recipe: Recipe, recipe_json: str, sizes: Mapping[str, int], inputs: Sequence[tuple[Any, ...]]
+) -> cache.CachedKernel:
+    """The kernel for just these sizes and layouts, from the cache if possible."""
+    entry = cache.key(f"{recipe_json}{sorted(sizes.items())}", [*inputs, *(() for _ in sizes)])
+    found = None if inspect.active() else cache.load(entry)
+    if found is None:
+        from torch_spyre._inductor.compile import compile_graph
+
+        graph, order = instantiate(recipe, sizes)
+        found = rebound(compile_graph(graph.to_json(), [inputs[i] for i in order]), order)
+        cache.store(entry, found)
+    return found
+
+
+def rebound(kernel: cache.CachedKernel, order: Sequence[int]) -> cache.CachedKernel:
+    """The kernel with its inputs numbered as the call passes them."""
+    bindings = tuple((kind, order[i] if kind == "input" else i) for kind, i in kernel.bindings)
+    return replace(kernel, bindings=bindings, scalars=tuple((order[i], kind) for i, kind in kernel.scalars))
+
+
+def instantiate(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Graph, list[int]]:
+    """The TileGraph for these sizes, and which argument of the call each of its inputs is."""
+    numbers = {name: sympy.Integer(value) for name, value in sizes.items()}
+    given = {g.name: g for g in recipe.given}
+
+    def resolve(name: str) -> Outside:
+        g = given[name]
+        size, stride = ([decode_expr(c, numbers) for c in codes] for codes in (g.size, g.stride))
+        return getattr(torch, g.dtype), size, stride, g.scalar
+
+    builder = Builder(recipe.name, resolve)
+    with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
+        for step in recipe.steps:
+            builder.add(step.computed(numbers))
+    graph = builder.graph(recipe.outputs)
+    place = {g.name: i for i, g in enumerate(recipe.given)}
+    return graph, [place[name] for name in builder.arguments(graph)]

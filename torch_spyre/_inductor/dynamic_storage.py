@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much room the storage of a tensor has along each of its dims, and storages with more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torch_spyre import _C
+from torch_spyre._inductor.dynamic_space import Shape, coverage
+
+
+def room_of(x: torch.Tensor, layout: Any) -> list[int] | None:
+    """Elements that fit along each dim before another dim begins; None if the storage is laid out for other dims."""
+    if x.storage_offset():
+        return None
+    return coverage(x.size(), x.stride(), layout.stride_map, layout.device_size)
+
+
+def roomy_layout(shape: Shape, x: torch.Tensor, values: Mapping[Any, int]) -> Any:
+    """The usual layout of the capacity of the tensor, with the strides of its true size."""
+    order = list(range(len(shape.room)))
+    layout = _C.SpyreTensorLayout(shape.room, shape.room_stride, x.dtype, order)
+    strides = shape.translated(layout.stride_map, layout.device_size, values, True)
+    return _C.SpyreTensorLayout(layout.device_size, strides, layout.device_dtype)

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a TileGraph computes, node by node in NumPy: the reference a kernel on the card is compared with.
+
+Enters: a graph before planning, and one host array per input. Leaves: the arrays it returns and those it writes into.
+Layouts, core splits and scratchpads play no part. Each node computes in float64 and its result rounds once to the
+format its buffer has on the card; with ``rounded=False`` nothing rounds, which shows how much of a value is rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
+from torch_spyre._inductor.tilegraph.index import Index
+from torch_spyre._inductor.tilegraph.reference_ops import INDEXED, POINTWISE, REDUCTIONS, SCANS, SELECTIONS, order
+from torch_spyre.errors import IndexOutOfRange, UnsupportedOp
+from torch_spyre.sdsc import arrays
+
+Array = Any  # np.ndarray
+
+_FORMATS = {
+    "float16": "SEN169_FP16",
+    "bfloat16": "SEN169_FP16",
+    "bool": "SEN169_FP16",
+    "float8_e4m3fn": "SEN143_FP8",
+    "float8_e5m2fnuz": "SEN152_FP8",
+}
+_WORDS = {"int64": (-(2**31), 2**31 - 1), "int32": (-(2**31), 2**31 - 1)}
+_NARROW = {"int16": (-(2**15), 2**15 - 1), "int8": (-128, 127), "uint8": (0, 255)}
+
+
+def evaluate(graph: Graph, inputs: Sequence[Any], rounded: bool = True) -> dict[str, Array]:
+    """Results and written inputs by buffer name, shaped as callers see them. A number stands for a launch scalar."""
+    with np.errstate(all="ignore"):
+        return _Evaluation(graph, inputs, rounded).run()
+
+
+def written(graph: Graph) -> list[str]:
+    """Buffers that a caller can look at afterwards: results, then inputs that some node writes."""
+    targets = {n.output.buffer for n in graph.nodes}
+    outputs = [n for n in graph.outputs if graph.buffers[n].kind == "output"]
+    return outputs + [n for n in graph.inputs if n in targets]
+
+
+def store(value: Array, dtype: str, rounded: bool = True) -> Array:
+    """The value as a buffer of this dtype holds it."""
+    if dtype in _WORDS:
+        whole = value if value.dtype.kind == "i" else _whole(value, *_WORDS[dtype])
+        return ((whole + 2**31) % 2**32 - 2**31).astype(np.int64)
+    if dtype in _NARROW:
+        return _whole(value, *_NARROW[dtype])
+    value = value.astype(np.float64)
+    if not rounded:
+        return value
+    if dtype == "float32":
+        return value.astype(np.float32).astype(np.float64)
+    return arrays.decode(arrays.encode(value, _FORMATS[dtype]), _FORMATS[dtype])
+
+
+def _whole(value: Array, low: int, high: int) -> Array:
+    return np.clip(np.nan_to_num(np.trunc(value), posinf=high, neginf=low), low, high).astype(np.int64)
+
+
+class _Evaluation:
+    def __init__(self, graph: Graph, inputs: Sequence[Any], rounded: bool) -> None:
+        self.graph, self.rounded = graph, rounded
+        self.memory: dict[str, Array] = {}
+        for name, value in zip(graph.inputs, inputs, strict=True):
+            self.memory[name] = self._filled(graph.buffers[name], np.asarray(value))
+
+    def _filled(self, buffer: Buffer, value: Array) -> Array:
+        flat = self._empty(buffer)
+        flat[_places(buffer.size, buffer.stride)] = store(value.reshape(buffer.size), buffer.dtype, self.rounded)
+        return flat
+
+    def _empty(self, buffer: Buffer) -> Array:
+        shapes = [(buffer.size, buffer.stride), *([buffer.returned_as] if buffer.returned_as else [])]
+        span = max(_span(*shape) for shape in shapes)
+        return np.zeros(span, dtype=np.int64 if "int" in buffer.dtype else np.float64)
+
+    def run(self) -> dict[str, Array]:
+        for name, buffer in self.graph.buffers.items():
+            if name not in self.memory:
+                self.memory[name] = self._empty(buffer)
+        for node in self.graph.nodes:
+            self._node(node)
+        results = {}
+        for name in written(self.graph):
+            buffer = self.graph.buffers[name]
+            size, stride = buffer.returned_as or (buffer.size, buffer.stride)
+            results[name] = self.memory[name][_places(size, stride)]
+        return results
+
+    def _node(self, node: Node) -> None:
+        sizes = node.sizes()
+        if node.op in INDEXED:
+            self._indexed(node, sizes)
+            return
+        values = [self._value(v, sizes) for v in node.inputs]
+        if node.op == "batchmatmul":
+            result = _matmul(*values)
+        elif node.op in SELECTIONS:
+            result = self._selection(node, values[0])
+        elif node.op in SCANS:
+            axis = list(sizes).index(node.along)
+            result = SCANS[node.op](np.broadcast_to(values[0], tuple(sizes.values())), axis=axis)
+        elif node.reduced:
+            axes = tuple(list(sizes).index(d) for d in node.reduced)
+            result = REDUCTIONS[node.op](np.broadcast_to(values[0], tuple(sizes.values())), axis=axes, keepdims=True)
+        elif node.op in POINTWISE:
+            result = POINTWISE[node.op](*values)
+        else:
+            raise UnsupportedOp(f"the reference has no opfunc {node.op!r} (node {node.name}, from {node.origin})")
+        kept = {d: 1 if d in node.reduced else n for d, n in node.result_sizes().items()}
+        self._write(node.output, kept, np.asarray(result))
+
+    def _write(self, target: Load, sizes: Mapping[str, int], value: Array, extra: Mapping[str, Array] = {}) -> None:
+        buffer = self.graph.buffers[target.buffer]
+        places = np.broadcast_to(_offsets(target.index, sizes, extra), tuple(sizes.values()))
+        held = store(value, buffer.dtype, self.rounded)
+        self.memory[target.buffer][places] = np.broadcast_to(held, places.shape)
+
+    def _value(self, value: Value, sizes: Mapping[str, int]) -> Array:
+        if isinstance(value, Const):
+            return np.asarray(value.value, dtype=np.int64 if "int" in value.dtype else np.float64)
+        if isinstance(value, Position):
+            return _offsets(value.index, sizes)
+        return self.memory[value.buffer][_offsets(value.index, sizes)]
+
+    def _indexed(self, node: Node, sizes: Mapping[str, int]) -> None:
+        first, *index_values = node.inputs
+        found = {}
+        for j, (operand, limit) in enumerate(zip(index_values, node.limits, strict=True)):
+            places = self._value(operand, sizes)
+            outside = places[(places < 0) | (places >= limit)]
+            if outside.size:
+                raise IndexOutOfRange(f"{node.name}: index {outside.flat[0]} lies outside [0, {limit}): {node.origin}")
+            found[f"@{j}"] = places
+        if node.op == "gather":
+            assert isinstance(first, Load)
+            self._write(node.output, sizes, self.memory[first.buffer][_offsets(first.index, sizes, found)])
+            return
+        source = np.broadcast_to(self._value(first, sizes), tuple(sizes.values()))
+        if node.op == "scatter":
+            self._write(node.output, sizes, source, found)
+            return
+        table = self.memory[node.output.buffer]
+        np.add.at(table, np.broadcast_to(_offsets(node.output.index, sizes, found), source.shape), source)
+        table[:] = store(table, self.graph.buffers[node.output.buffer].dtype, self.rounded)
+
+    def _selection(self, node: Node, value: Array) -> Array:
+        sizes = node.sizes()
+        axis = list(sizes).index(node.along)
+        whole = np.broadcast_to(value, tuple(sizes.values()))
+        if node.op.startswith("arg"):
+            best = np.where(np.isnan(whole), np.inf if node.op == "argmax" else -np.inf, whole)
+            return np.expand_dims(np.argmax(best, axis) if node.op == "argmax" else np.argmin(best, axis), axis)
+        places = order(whole, axis, bool(node.constants.get("ascending")))
+        places = np.take(places, range(int(node.constants["k"])), axis)
+        return places if node.op == "topkindex" else np.take_along_axis(whole, places, axis)
+
+
+def _span(size: Sequence[int], stride: Sequence[int]) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if 0 not in size else 0
+
+
+def _places(size: Sequence[int], stride: Sequence[int]) -> Array:
+    """Flat places of a strided array's elements, in the shape of the array."""
+    places = np.zeros((), dtype=np.int64)
+    for n, s in zip(size, stride, strict=True):
+        places = places[..., None] + np.arange(n) * s
+    return places
+
+
+def _offsets(index: Index, sizes: Mapping[str, int], extra: Mapping[str, Array] = {}) -> Array:
+    """The index at every iteration point; an axis of size 1 where it does not depend on the dim."""
+    total = np.full([1] * len(sizes), index.const, dtype=np.int64)
+    for term in index.terms:
+        if term.dim in extra:
+            at = extra[term.dim]
+        else:
+            axis = list(sizes).index(term.dim)
+            at = np.arange(sizes[term.dim]).reshape([-1 if i == axis else 1 for i in range(len(sizes))])
+        at = at // term.div
+        total = total + term.scale * (at % term.mod if term.mod else at)
+    return total
+
+
+def _matmul(a: Array, b: Array) -> Array:
+    """Over dims …, m, n, k; an operand has size 1 along the dims it lacks."""
+    depth = max(a.shape[-1], b.shape[-1])
+    left = np.broadcast_to(a, (*a.shape[:-1], depth))[..., 0, :]  # …, m, k
+    right = np.broadcast_to(b, (*b.shape[:-1], depth))[..., 0, :, :]  # …, n, k
+    return np.matmul(left, np.swapaxes(right, -2, -1))[..., None]

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Few shapes for any length: prompts and caches are rounded up, so that few graphs serve all of them.
+
+Every length of a prompt and of a cache would otherwise be a shape of its own, and every shape a graph. `Lengths`
+replaces the `forward` of a decoder: prompts longer than the largest step go in chunks, the last one is padded at its
+end up to a step, and what the padding writes into the cache lies behind the end, where it is overwritten later. The
+cache keeps its keys and values in buffers whose capacity grows in steps too (`BufferLayer`). Tensors that grow with
+every token (ids, masks, positions) are shaped on the host.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
+from transformers.masking_utils import create_masks_for_generate
+
+QUERY_STEPS = (16, 64, 128, 256, 512)
+_SMALLEST_CAPACITY = 128
+_REPLACED = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
+
+
+def padded_query(rows: int) -> int:
+    """Rows of a chunk after padding; one row, a step of decoding, stays one."""
+    return 1 if rows == 1 else next(step for step in QUERY_STEPS if step >= rows)
+
+
+def capacity(length: int) -> int:
+    """Rows of a cache buffer: 128, 256, 512, 768, 1024, 1536, 2048, …, two steps for each doubling."""
+    size = _SMALLEST_CAPACITY
+    while size < length:
+        size *= 2
+    between = size // 4 * 3
+    return between if size >= 1024 and between >= length else size
+
+
+class Window:
+    """What a compiled block sees of one layer's cache: its buffers, where the new rows begin, how far to read."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, start: torch.Tensor, span: int) -> None:
+        self.keys, self.values, self.start, self.span = keys, values, start, span
+
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(keys.shape[-2], device=keys.device) + self.start
+        self.keys.index_copy_(2, positions, keys)
+        self.values.index_copy_(2, positions, values)
+        return self.keys[:, :, : self.span], self.values[:, :, : self.span]
+
+
+class BufferLayer(CacheLayerMixin):
+    """One layer of a cache: keys and values in buffers with room, and their length as a number on the host.
+
+    A sliding window is left to the mask, which transformers makes from the positions.
+    """
+
+    is_croppable = True
+
+    def __init__(self, replaced: Any, most: int) -> None:
+        super().__init__()
+        self.is_sliding = bool(replaced.is_sliding)
+        self.room = most
+        self.length = 0
+        self.span = 0  # keys that the running chunk reads
+        self.start: torch.Tensor | None = None
+        self.buffers: tuple[torch.Tensor, torch.Tensor] | None = None
+        if replaced.is_initialized and int(replaced.get_seq_length()):
+            self.length = int(replaced.get_seq_length())
+            self._resize(self.length, replaced.keys, replaced.values)
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        empty = (key_states[:, :, :0], value_states[:, :, :0])
+        self._resize(0, *empty)
+
+    def _resize(self, used: int, *states: torch.Tensor) -> None:
+        """New buffers of `room` rows that begin with `used` rows of `states`."""
+        buffers = []
+        for state in states:
+            buffer = state.new_zeros((*state.shape[:2], self.room, state.shape[3]))
+            if used:
+                buffer[:, :, :used] = state[:, :, :used]
+            buffers.append(buffer)
+        self.buffers = (buffers[0], buffers[1])
+        self.is_initialized = True
+        self._expose()
+
+    def _expose(self) -> None:
+        """`keys` and `values` as transformers and users know them: the rows that are there."""
+        assert self.buffers is not None
+        self.keys, self.values = (b[:, :, : self.length] for b in self.buffers)
+
+    def reserve(self, most: int) -> None:
+        """Room for `most` rows."""
+        if most > self.room:
+            self.room = capacity(most)
+            if self.buffers is not None:
+                self._resize(self.length, *self.buffers)
+
+    def advance(self, rows: int) -> None:
+        self.length += rows
+        self._expose()
+
+    def window(self) -> Window:
+        assert self.buffers is not None and self.start is not None
+        return Window(*self.buffers, self.start, self.span)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        return self.window().update(key_states, value_states, 0)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.span, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def reset(self) -> None:
+        self.length = 0
+        if self.buffers is not None:
+            self._expose()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        self.length = max(self.length - abs(tokens_to_remove), 0)
+        if self.buffers is not None:
+            self._expose()
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        if self.buffers is not None:
+            self.buffers = (change(self.buffers[0]), change(self.buffers[1]))
+            self._expose()
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        self._each(lambda b: b.index_select(0, beam_idx.to(b.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._each(lambda b: b.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self._each(lambda b: b[indices, ...])
+
+
+class Lengths:
+    """The replacement of a decoder's `forward`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model: Any = model
+        self.plain = type(model).forward
+        self.names = [n for n in inspect.signature(self.plain).parameters if n != "self"]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        if not self._applies(call):
+            return self.plain(self.model, **call)
+        cache = self._cache(call)
+        tokens = "input_ids" if call.get("input_ids") is not None else "inputs_embeds"
+        rows = call[tokens].shape[1]
+        layers = [] if cache is None else cache.layers
+        start = layers[0].length if layers else 0
+        for layer in layers:
+            layer.reserve(start + rows)
+        outputs, logits = None, []
+        keep = call.get("logits_to_keep", 0)
+        for begin in range(0, rows, QUERY_STEPS[-1]):
+            end = min(begin + QUERY_STEPS[-1], rows)
+            outputs = self._chunk(dict(call), tokens, layers, start, begin, end)
+            if not isinstance(keep, int) or keep == 0 or end > rows - keep:
+                logits.append(outputs.logits)
+        assert outputs is not None
+        if len(logits) > 1:
+            outputs.logits = torch.cat(logits, 1)
+        return outputs if call.get("return_dict", True) is not False else outputs.to_tuple()
+
+    def _applies(self, call: dict[str, Any]) -> bool:
+        """Whether rows may be appended: not where every row is asked for, nor where a state runs through them all."""
+        tokens = call.get("input_ids") if call.get("input_ids") is not None else call.get("inputs_embeds")
+        config = self.model.config
+        asked = ("output_attentions", "output_hidden_states")
+        if any(call.get(a, getattr(config, a, False)) for a in asked) or call.get("labels") is not None:
+            return False
+        keep = call.get("logits_to_keep", 0)
+        if tokens is None or not isinstance(keep, int) or (keep > 1 and tokens.shape[1] > QUERY_STEPS[-1]):
+            return False
+        cache = call.get("past_key_values")
+        if cache is None and call.get("use_cache", getattr(config, "use_cache", False)):
+            cache = call["past_key_values"] = DynamicCache(config=config)
+        if cache is None:
+            return tokens.shape[1] <= QUERY_STEPS[-1]
+        if not isinstance(cache, Cache) or cache.offloading:
+            return False
+        return all(type(layer) in (*_REPLACED, BufferLayer) for layer in cache.layers)
+
+    def _cache(self, call: dict[str, Any]) -> Any:
+        """The cache of the call, with layers of ours."""
+        cache = call.get("past_key_values")
+        if cache is None:
+            return None
+        count = self.model.config.get_text_config(decoder=True).num_hidden_layers
+        while len(cache.layers) < count:
+            cache.layers.append(cache.layer_class_to_replicate())
+        for i, layer in enumerate(cache.layers):
+            if not isinstance(layer, BufferLayer):
+                most = max(int(layer.get_max_length()) if isinstance(layer, StaticLayer) else 0, 1)
+                cache.layers[i] = BufferLayer(layer, capacity(max(most, int(layer.get_seq_length()))))
+        return cache
+
+    def _chunk(self, call: dict[str, Any], tokens: str, layers: Any, start: int, begin: int, end: int) -> Any:
+        """Rows begin … end of the call, padded; `start` rows were in the cache before the call."""
+        rows, first = end - begin, start + begin
+        padded = padded_query(rows)
+        span = 0
+        if layers:
+            span = layers[0].room if rows == 1 else min(capacity(first + padded), layers[0].room)
+            if first + padded > layers[0].room:
+                for layer in layers:
+                    layer.reserve(first + padded)
+                span = layers[0].room
+        ids = call[tokens]
+        device, batch = self.model.device, ids.shape[0]
+        call[tokens] = _fit(ids, 1, begin, end, padded).to(device)
+        call["position_ids"] = self._positions(call, batch, first, begin, end, padded).to(device)
+        mask = call.get("attention_mask")
+        if layers:
+            position = torch.tensor(first, dtype=torch.int64).to(device)
+            for layer in layers:
+                layer.start, layer.span = position, span
+        call["attention_mask"] = self._mask(mask, call, batch, first, rows, padded, span, begin)
+        keep = call.get("logits_to_keep", 0)
+        if padded > 1 and keep:
+            call["logits_to_keep"] = torch.arange(rows - min(keep, rows), rows).to(device)
+        call["return_dict"] = True
+        outputs = self.plain(self.model, **{k: v for k, v in call.items() if k in self.names or v is not None})
+        for layer in layers:
+            layer.advance(rows)
+        if padded != rows and not keep:
+            outputs.logits = outputs.logits[:, :rows]
+        return outputs
+
+    def _positions(
+        self, call: dict[str, Any], batch: int, first: int, begin: int, end: int, padded: int
+    ) -> torch.Tensor:
+        given = call.get("position_ids")
+        if given is None:
+            return torch.arange(first, first + padded)[None].expand(batch, -1)
+        return _fit(given, given.dim() - 1, begin, end, padded)
+
+    def _mask(
+        self,
+        mask: Any,
+        call: dict[str, Any],
+        batch: int,
+        first: int,
+        rows: int,
+        padded: int,
+        span: int,
+        begin: int,
+    ) -> Any:
+        """The mask of a chunk: 4D on the card, made on the host from the 2D one."""
+        device = self.model.device
+        if isinstance(mask, dict):
+            return {k: self._mask(v, call, batch, first, rows, padded, span, begin) for k, v in mask.items()}
+        if isinstance(mask, torch.Tensor) and mask.dim() == 4:
+            part = mask[:, :, begin : begin + rows].cpu()
+            return _columns(_fit(part, 2, 0, rows, padded), span or padded).to(device)
+        width = span or padded
+        flat = torch.zeros((batch, width), dtype=torch.bool)
+        flat[:, : first + rows] = True if mask is None else mask[:, : first + rows].cpu().bool()
+        if not span and mask is None:
+            return None
+        if not span:
+            return flat.long().to(device)
+        if rows == 1 and not any(layer.is_sliding for layer in call["past_key_values"].layers):
+            return flat[:, None, None].to(device)
+        made = getattr(self.model, "create_masks_for_generate", create_masks_for_generate)(
+            config=self.model.config,
+            inputs_embeds=torch.empty((batch, padded, 0), dtype=self.model.dtype),
+            attention_mask=flat.long(),
+            past_key_values=call["past_key_values"],
+            position_ids=call["position_ids"].cpu(),
+        )
+        whole = torch.ones((padded, span), dtype=torch.bool).tril(first)[None, None]
+        if isinstance(made, dict):
+            return {k: (whole if v is None else v).contiguous().to(device) for k, v in made.items()}
+        return (whole if made is None else made).contiguous().to(device)
+
+
+def _fit(x: torch.Tensor, dim: int, begin: int, end: int, padded: int) -> torch.Tensor:
+    """Rows begin … end along `dim`, then zeros up to `padded` of them; shaped on the host unless nothing changes."""
+    if begin == 0 and x.shape[dim] == padded:
+        return x
+    part = x.narrow(dim, begin, end - begin).cpu()
+    size = list(part.shape)
+    size[dim] = padded - (end - begin)
+    return part if size[dim] == 0 else torch.cat([part, part.new_zeros(size)], dim)
+
+
+def _columns(mask: torch.Tensor, width: int) -> torch.Tensor:
+    """A mask over exactly `width` keys; those added are masked out."""
+    if mask.shape[-1] >= width:
+        return mask[..., :width].contiguous()
+    size = (*mask.shape[:-1], width - mask.shape[-1])
+    closed = mask.new_zeros(size) if mask.dtype == torch.bool else mask.new_full(size, torch.finfo(mask.dtype).min)
+    return torch.cat([mask, closed], -1)
+
+
+def own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with a code object of its own: Dynamo keeps and limits compiled graphs per code object."""
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace()
+    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

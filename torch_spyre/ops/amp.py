@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `torch.amp.GradScaler` calls, made of ops of the device: the step stays on the card.
+
+An overflow of the 16-bit format is stored as its largest code, which reads as infinity in fp32: gradients of fp32
+parameters show it like on any device.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_spyre.constants import DEVICE_NAME
+
+_library = torch.library.Library("aten", "IMPL")
+
+
+def _check_and_unscale(grads: Sequence[Tensor], found_inf: Tensor, inv_scale: Tensor) -> None:
+    if not grads:
+        return
+    largest = torch.stack(torch._foreach_norm(grads, math.inf)).amax()  # NaN if there is one
+    found_inf.copy_(torch.where(largest < math.inf, found_inf, 1.0))
+    torch._foreach_mul_(grads, inv_scale)
+
+
+def _update_scale(
+    scale: Tensor, tracker: Tensor, found_inf: Tensor, growth: float, backoff: float, interval: int
+) -> Tensor:
+    failed = found_inf != 0
+    count = torch.where(failed, 0, tracker + 1)
+    due = count == interval
+    grown = torch.where(torch.isinf(scale * growth), scale, scale * growth)
+    scale.copy_(torch.where(failed, scale * backoff, torch.where(due, grown, scale)))
+    tracker.copy_(torch.where(due, 0, count))
+    return scale
+
+
+class _Fp32(Tensor):
+    """A scale whose float64 is itself."""
+
+    def double(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.as_subclass(Tensor)  # type: ignore[arg-type]
+
+
+def without_float64(unscale: Any) -> Any:
+    """`GradScaler.unscale_` for a scale on the card."""
+
+    @functools.wraps(unscale)
+    def unscale_(self: Any, optimizer: Any) -> None:
+        scale = getattr(self, "_scale", None)  # a disabled scaler has none
+        if scale is None or scale.device.type != DEVICE_NAME:
+            return unscale(self, optimizer)
+        self._scale = scale.as_subclass(_Fp32)
+        try:
+            return unscale(self, optimizer)
+        finally:
+            self._scale = scale
+
+    return unscale_
+
+
+def register() -> None:
+    """Called once, when the device is loaded."""
+    _library.impl("_amp_foreach_non_finite_check_and_unscale_", _check_and_unscale, "PrivateUse1")
+    _library.impl("_amp_update_scale_", _update_scale, "PrivateUse1")

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling, interpolation and padding whose gradients the card's PyTorch lacks.
+
+Along each dim they are linear maps: a weight for each pair of an output and an input, so that the gradient is a
+product with the same weights; where each output has one source, a scatter that adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_spyre.ops.custom import matmul
+
+aten = torch.ops.aten
+
+
+def averages(output: int, size: int, like: Any, dtype: torch.dtype) -> Any:
+    """[output, size]: the weight of each input element in each cell of an adaptive average pooling."""
+    cell = torch.arange(output, device=like.device).unsqueeze(-1)
+    first, end = cell * size // output, ((cell + 1) * size + output - 1) // output
+    here = torch.arange(size, device=like.device)
+    return ((here >= first) & (here < end)).to(dtype) / (end - first).to(dtype)
+
+
+def along_last_dims(x: Any, maps: Sequence[Any]) -> Any:
+    """x with each of its last dims multiplied by a matrix [new, old]; sums and steps in fp32."""
+    wide = x.to(torch.float32)
+    for i, weights in enumerate(reversed(maps)):
+        dim = wide.dim() - 1 - i
+        moved = wide.movedim(dim, -1)
+        wide = matmul(moved.reshape(1, -1, moved.shape[-1]), weights.t().unsqueeze(0))
+        wide = wide.reshape(*moved.shape[:-1], weights.shape[0]).movedim(-1, dim)
+    return wide.to(x.dtype)
+
+
+def _adaptive_avg_pool3d(x: Any, output_size: Sequence[int]) -> Any:
+    pairs = zip(output_size, x.shape[-3:], strict=True)
+    return along_last_dims(x, [averages(out, size, x, torch.float32) for out, size in pairs])
+
+
+def _adaptive_avg_pool3d_backward(grad: Any, x: Any) -> Any:
+    pairs = zip(grad.shape[-3:], x.shape[-3:], strict=True)
+    return along_last_dims(grad, [averages(out, size, x, torch.float32).t() for out, size in pairs])
+
+
+def _to_places(dims: int) -> Callable[..., Any]:
+    """The gradient of a maximum pooling whose indices are places in the last dims."""
+
+    def backward(grad: Any, x: Any, *form: Any) -> Any:
+        places = form[-1].flatten(-dims)
+        flat = torch.zeros_like(x).flatten(-dims)
+        return aten.scatter_add(flat, -1, places, grad.flatten(-dims)).reshape(x.shape)
+
+    return backward
+
+
+# Interpolation: the forward op itself, on the unit vectors of a dim, tells the weights.
+
+_LINES: dict[str, Callable[..., Any]] = {
+    "nearest": lambda x, n, scale, *_: aten.upsample_nearest1d(x, [n], scale),
+    "exact": lambda x, n, scale, *_: aten._upsample_nearest_exact1d(x, [n], scale),
+    "linear": lambda x, n, scale, corners: aten.upsample_linear1d(x, [n], corners, scale),
+    "cubic": lambda x, n, scale, corners: aten.upsample_bicubic2d(
+        x.unsqueeze(-1), [n, 1], corners, scale, None
+    ).squeeze(-1),
+}
+
+
+def _interpolation_backward(kind: str, grad: Any, size: Sequence[int], corners: bool, scales: Sequence[Any]) -> Any:
+    dims = size[2:]
+    maps = []
+    for old, new, scale in zip(dims, grad.shape[2:], scales, strict=True):
+        unit = torch.eye(old, device=grad.device, dtype=torch.float32).unsqueeze(0)
+        maps.append(_LINES[kind](unit, new, scale, corners).squeeze(0))
+    return along_last_dims(grad, maps)
+
+
+def _weighted(kind: str) -> Callable[..., Any]:
+    def backward(grad: Any, _: Any, size: Sequence[int], corners: bool, *scales: Any) -> Any:
+        return _interpolation_backward(kind, grad, size, corners, _filled(scales, len(size) - 2))
+
+    return backward
+
+
+def _single(kind: str) -> Callable[..., Any]:
+    """Every output is one input: gradients add up there, also those that are infinite."""
+
+    def backward(grad: Any, _: Any, size: Sequence[int], *scales: Any) -> Any:
+        sources = []
+        for old, new, scale in zip(size[2:], grad.shape[2:], _filled(scales, len(size) - 2), strict=True):
+            here = torch.arange(old, device=grad.device, dtype=torch.float32).reshape(1, 1, old)
+            sources.append(_LINES[kind](here, new, scale).reshape(new).to(torch.int64))
+        return _added(grad, size, sources)
+
+    return backward
+
+
+def _filled(scales: Sequence[Any], n: int) -> list[Any]:
+    return [*scales, *([None] * (n - len(scales)))]
+
+
+def _added(grad: Any, size: Sequence[int], sources: Sequence[Any]) -> Any:
+    """Each element of grad added to its source in the last dims."""
+    n = len(sources)
+    places = [s.reshape([-1] + [1] * (n - 1 - d)) for d, s in enumerate(sources)]
+    start = torch.zeros(size, dtype=grad.dtype, device=grad.device)
+    return aten.index_put(start, [*([None] * (len(size) - n)), *places], grad, True)
+
+
+def _replication_backward(grad: Any, x: Any, padding: Sequence[int]) -> Any:
+    n = len(padding) // 2
+    sources = []
+    for d in range(n):
+        size, before = x.shape[x.dim() - n + d], padding[2 * (n - 1 - d)]
+        new = grad.shape[grad.dim() - n + d]
+        sources.append((torch.arange(new, device=x.device) - before).clamp(0, size - 1))
+    return _added(grad, x.shape, sources)
+
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    aten._adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
+    aten._adaptive_avg_pool3d_backward.default: _adaptive_avg_pool3d_backward,
+    aten.adaptive_max_pool2d_backward.default: _to_places(2),
+    aten.adaptive_max_pool3d_backward.default: _to_places(3),
+    aten.max_pool3d_with_indices_backward.default: _to_places(3),
+    aten.upsample_nearest1d_backward.default: _single("nearest"),
+    aten.upsample_nearest3d_backward.default: _single("nearest"),
+    aten._upsample_nearest_exact1d_backward.default: _single("exact"),
+    aten._upsample_nearest_exact2d_backward.default: _single("exact"),
+    aten._upsample_nearest_exact3d_backward.default: _single("exact"),
+    aten.upsample_linear1d_backward.default: _weighted("linear"),
+    aten.upsample_bilinear2d_backward.default: _weighted("linear"),
+    aten.upsample_trilinear3d_backward.default: _weighted("linear"),
+    aten.upsample_bicubic2d_backward.default: _weighted("cubic"),
+    aten.replication_pad1d_backward.default: _replication_backward,
+    aten.replication_pad2d_backward.default: _replication_backward,
+    aten.replication_pad3d_backward.default: _replication_backward,
+}
