@@ -25,8 +25,8 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 TEXT = """
 The card has thirty-two cores. Each core has a scratchpad of its own, and a ring carries data from core to core. A stick
 is one hundred and twenty-eight bytes long. A tensor lies in sticks, a row of sticks is a panel, and a panel is what the
-matrix unit wants. The plan says which core holds which slice, when it moves, and where the sum is made. A wrong plan gives
-a trap or a wrong answer, never a lucky right one. The clock counts what the card would need, not what the host took.
+matrix unit wants. The plan says which core holds which slice, when it moves, and where the sum is made. A wrong plan
+gives a trap or a wrong answer, never a lucky right one. The clock counts what the card would need, not the host.
 """
 
 

@@ -21,10 +21,6 @@ os.environ["SPYRE_CACHE_DIR"] = str(_SCRATCH / "programs")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_SCRATCH / "inductor")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "perf: compares timings; needs a quiet machine")
-
-
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(_SCRATCH, ignore_errors=True)
 

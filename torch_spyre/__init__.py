@@ -28,7 +28,7 @@ def _autoload() -> None:
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
     from torch_spyre import _C, knobs, logging_config, patches
     from torch_spyre.device import api
-    from torch_spyre.ops import amp, attention
+    from torch_spyre.ops import amp, attention, composites
 
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()

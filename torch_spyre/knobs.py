@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -28,9 +29,13 @@ _FALSE = ("0", "false", "off", "no", "")
 
 
 def _default_cache_dir() -> str:
-    """Beside Inductor's own cache when the user moved that, so that one variable moves both."""
+    """Beside Inductor's own cache when the user moved that, so that one variable moves both.
+
+    Inductor itself sets the variable to its default when it is first used, which must not move ours.
+    """
     inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if inductor:
+    own, name = os.path.split(inductor or "")
+    if inductor and not (own == tempfile.gettempdir() and name.startswith("torchinductor_")):
         return os.path.join(inductor, "spyre")
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "torch_spyre")

@@ -10,14 +10,10 @@ device first and pass other devices on), and the registries of torch._logging.
 
 How ``torch.compile(backend="spyre")`` and the default backend differ
 ---------------------------------------------------------------------
-Both run Inductor's `compile_fx` with the same decompositions, lowerings, scheduling and wrapper, and reach the same
-TileGraphs and programs. Two things are said only by backend="spyre", because Inductor has no configuration per device:
-
-* ``fallback_random``: random numbers come from the device's generator. On the default backend a seeded op is lowered to
-  Inductor's own formula first; the lowerings of this device replace it by the same draw.
-* ``options=`` and ``mode=`` of torch.compile are merged over that. The default backend takes them from PyTorch.
-
-`backend="spyre"` is the primary entry. The default one is there because scripts written for other devices name none.
+They do not, in what they compile: both run Inductor's `compile_fx` with the same tables, and a test compares their
+TileGraphs. `backend="spyre"` is the primary entry; the default one is there because scripts written for other devices
+name none. Only this differs: `backend="spyre"` merges ``mode=`` and ``options=`` itself, which PyTorch does for its own
+backend; and the default backend first imports the registration when it meets a tensor on the card.
 """
 
 from __future__ import annotations

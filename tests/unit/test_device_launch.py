@@ -7,7 +7,6 @@ Launch plans, the kernel launcher and the eager fallback with hand-made programs
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -234,24 +233,3 @@ def test_eager_compiler_errors_pass_through(eager: list[Any], pair: tuple[torch.
     _C.set_eager_compiler(None)
     with pytest.raises(NotImplementedError, match=r"aten::add\.Tensor"):
         torch.add(x, y)
-
-
-def best_us(call: Callable[[], Any]) -> float:
-    """Microseconds per call, best of several rounds; the queue is empty at the start of each."""
-    best = float("inf")
-    for _ in range(20):
-        torch.spyre.synchronize()
-        start = time.perf_counter()
-        for _ in range(50):
-            call()
-        best = min(best, (time.perf_counter() - start) / 50)
-    return best * 1e6
-
-
-@pytest.mark.perf
-@pytest.mark.slow
-def test_a_hit_is_cheap(eager: list[Any], pair: tuple[torch.Tensor, torch.Tensor]) -> None:
-    x, y = pair
-    launcher = _C.KernelLauncher("add", add_plan)
-    assert best_us(lambda: launcher(x, y)) < 5
-    assert best_us(lambda: x + y) < 10

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -20,13 +21,12 @@ import sympy
 import torch
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
-from torch._prims_common import is_non_overlapping_and_dense
 
 from torch_spyre import _C, knobs
 from torch_spyre._inductor import inspect
-from torch_spyre._inductor.dynamic_recipe import Recipe, decode_expr, plain
-from torch_spyre._inductor.dynamic_space import NotBucketed, Shape, Space, bucket, least, number
-from torch_spyre._inductor.dynamic_storage import room_of, roomy_layout
+from torch_spyre._inductor.dynamic_recipe import Given, Recipe, Step, decode_expr, plain
+from torch_spyre._inductor.dynamic_space import NotBucketed, Shape, Space, bucket, factors, least, number
+from torch_spyre._inductor.dynamic_storage import dense, room_of, roomy_layout
 from torch_spyre._inductor.kernel import describe_input, to_launch_plan
 from torch_spyre._inductor.tilegraph.build import Builder, Outside
 from torch_spyre._inductor.tilegraph.graph import Graph
@@ -35,6 +35,7 @@ from torch_spyre.runtime import cache
 
 log = logging.getLogger("torch_spyre.inductor")
 _CALLS = 1024  # combinations of sizes whose launchers are kept, per kernel
+_GUESSES = 4
 T = TypeVar("T")
 
 
@@ -68,7 +69,10 @@ class DynamicKernel:
         self.variants: OrderedDict[Hashable, Variant] = OrderedDict()
         self.scalars: tuple[sympy.Expr, ...] | None = None
         self.spaces: dict[tuple[int, ...], Space] = {}
+        self.joined: frozenset[sympy.Expr] | None = None  # sizes that stand for several dims; None: not yet known
         self.shapes: dict[Hashable, Shape] = {}
+        self.products: dict[sympy.Expr, list[sympy.Expr]] = {}
+        self.dims: dict[Hashable, tuple[list[sympy.Expr], list[sympy.Expr]]] = {}
         self.reasons: dict[Hashable, str] = {}  # capacities -> why they are not used
 
     # Calls
@@ -92,14 +96,29 @@ class DynamicKernel:
         call, stored = Call(values, self._space(values) if wanted else None), args
         if call.space is not None:
             try:
-                stored = self._with_room(call, args)
-                found = self._variant(call, stored)
+                stored, found = self._first(call, args)
                 call.scalars = tuple(number(e, values) for e in found.scalars)
             except NotBucketed as reason:
                 self._refuse(call, reason)
-                stored = args
         call.launcher = _C.KernelLauncher(self.recipe.name, functools.partial(self._plan, call))
         return call, stored
+
+    def _first(self, call: Call, args: Sequence[Any]) -> tuple[Sequence[Any], Variant]:
+        """The arguments as they must be stored, and the variant; finds out which sizes stand for joined dims."""
+        if self.joined is not None:
+            stored = self._with_room(call, args)
+            return stored, self._variant(call, stored)
+        reasons = []
+        for guess in self._guesses():
+            self.joined = guess
+            try:
+                stored = self._with_room(call, args)
+                return stored, self._variant(call, stored)
+            except NotBucketed as reason:
+                reasons.append(reason)
+                call.roomy.clear()
+        self.joined = None
+        raise reasons[0]
 
     def _plan(self, call: Call, args: Sequence[Any]) -> Any:
         """The plan for inputs with layouts that the launcher has not seen."""
@@ -122,8 +141,33 @@ class DynamicKernel:
         codes: list[Any] = list(self.recipe.symbols)
         codes += [c for g in self.recipe.given for c in g.size]
         codes += [c for s in self.recipe.steps for c in (*s.ranges, *s.reduction_ranges, *s.size)]
-        found = dict.fromkeys(sympy.expand(decode_expr(c, {})) for c in codes)
+        found = dict.fromkeys(_exprs(codes))
+        found |= dict.fromkeys(f for e in [*found] if not e.is_Integer for f in self._factors(e))
         return [e for e in found if not e.is_Integer]
+
+    def _factors(self, size: sympy.Expr) -> list[sympy.Expr]:
+        if size not in self.products:
+            self.products[size] = factors(size, self._order) if size.is_polynomial(*self._order) else [size]
+        return self.products[size]
+
+    @functools.cached_property
+    def _order(self) -> list[sympy.Symbol]:
+        """The symbols as they follow one another in the sizes of the inputs."""
+        seen = [s for g in self.recipe.given for n in _exprs(g.size) for s in sorted(n.free_symbols, key=str)]
+        return list(dict.fromkeys([*seen, *(symbol(s) for s in self.recipe.symbols)]))
+
+    def _guesses(self) -> Iterator[frozenset[sympy.Expr]]:
+        """Which sizes may stand for joined dims: none, all, one of them, all but one."""
+        products = frozenset(e for e in self.sizes if len(self._factors(e)) > 1)
+        yield frozenset()
+        if products:
+            yield products
+        if len(products) > 1:
+            for one in sorted(products, key=str)[:_GUESSES]:
+                yield frozenset([one])
+            if len(products) > 2:
+                for one in sorted(products, key=str)[:_GUESSES]:
+                    yield products - {one}
 
     @functools.cached_property
     def varying(self) -> list[int]:
@@ -132,7 +176,7 @@ class DynamicKernel:
         return [i for i, s in enumerate(symbolic) if s]
 
     def _space(self, values: Mapping[sympy.Symbol, int]) -> Space | None:
-        capacity = {e: bucket(int(number(e, values))) for e in self.sizes}
+        capacity = {e: math.prod(_room_for(f, values) for f in self._factors(e)) for e in self.sizes}
         key = tuple(capacity.values())
         if key in self.reasons:
             return None
@@ -160,11 +204,11 @@ class DynamicKernel:
             if (i, layout, offset) in call.roomy:
                 continue
             name = self.recipe.given[i].name
-            room = room_of(args[i], layout)
-            wanted = [call.space.extent(n) for n in self._dims[name][0]]
+            room = self._room(call, name, args[i])
+            wanted = [call.space.extent(n) for n in self._dims(name)[0]]
             if room is not None and all(r >= w for r, w in zip(room, wanted, strict=True)):
                 call.roomy.add((i, layout, offset))
-            elif name not in self._written and is_non_overlapping_and_dense(args[i]):
+            elif name not in self._written and dense(args[i]):
                 result[i] = self._moved(call, name, args[i])
         return result
 
@@ -177,15 +221,33 @@ class DynamicKernel:
         return _C.spyre_empty_with_layout(list(x.size()), list(x.stride()), x.dtype, layout).copy_(x)
 
     @functools.cached_property
-    def _dims(self) -> dict[str, tuple[list[sympy.Expr], list[sympy.Expr]]]:
-        """Size and stride of every buffer that is a tensor of its own."""
+    def _owners(self) -> dict[str, Given | Step]:
+        """Every buffer that is a tensor of its own."""
         owners = [g for g in self.recipe.given if not g.scalar] + [s for s in self.recipe.steps if s.target is None]
-        return {o.name: (_exprs(o.size), _exprs(o.stride)) for o in owners}
+        return {o.name: o for o in owners}
+
+    def _dims(self, name: str) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
+        """Size and stride of a buffer, joined dims apart."""
+        assert self.joined is not None
+        key = (name, self.joined)
+        if key not in self.dims:
+            sizes, strides = [], []
+            owner = self._owners[name]
+            for size, stride in zip(_exprs(owner.size), _exprs(owner.stride), strict=True):
+                own = self._factors(size) if size in self.joined else [size]
+                sizes += own
+                strides += [sympy.expand(stride * sympy.prod(own[i + 1 :])) for i in range(len(own))]
+            self.dims[key] = (sizes, strides)
+        return self.dims[key]
+
+    def _room(self, call: Call, name: str, x: torch.Tensor) -> list[int] | None:
+        sizes, strides = ([int(number(e, call.values)) for e in exprs] for exprs in self._dims(name))
+        return room_of(x, _C.get_spyre_tensor_layout(x), sizes, strides)
 
     def _shape(self, name: str, room: Sequence[int], values: Mapping[sympy.Symbol, int]) -> Shape:
-        key = (name, *room)
+        key = (name, self.joined, *room)
         if key not in self.shapes:
-            self.shapes[key] = Shape.of(*self._dims[name], room, values)
+            self.shapes[key] = Shape.of(*self._dims(name), room, values)
         return self.shapes[key]
 
     def _shapes(self, call: Call, args: Sequence[Any]) -> dict[str, Shape]:
@@ -195,9 +257,9 @@ class DynamicKernel:
         for i, given in enumerate(self.recipe.given):
             if given.scalar:
                 continue
-            size, room = self._dims[given.name][0], None
+            size, room = self._dims(given.name)[0], None
             if i in self.varying:
-                room = room_of(args[i], _C.get_spyre_tensor_layout(args[i]))
+                room = self._room(call, given.name, args[i])
                 if room is None:
                     raise NotBucketed(f"{given.name} is a view into another storage")
             room = [int(n) if n.is_Integer else room[d] if room else 0 for d, n in enumerate(size)]
@@ -209,7 +271,7 @@ class DynamicKernel:
 
     def _own_shape(self, call: Call, name: str) -> Shape:
         assert call.space is not None
-        return self._shape(name, [call.space.room(n) for n in self._dims[name][0]], call.values)
+        return self._shape(name, [call.space.room(n) for n in self._dims(name)[0]], call.values)
 
     def _variant(self, call: Call, args: Sequence[Any]) -> Variant:
         """The program for the bucket and for inputs stored as these are."""
@@ -222,7 +284,7 @@ class DynamicKernel:
                 extents, strides, *rest = described
                 described = (extents, tuple(shapes[given.name].translated(strides, extents, call.values, False)), *rest)
             inputs.append(described)
-        key = (tuple(call.space.capacity.values()), tuple(inputs))
+        key = (self.joined, tuple(call.space.capacity.values()), tuple(inputs))
         found = self.variants.get(key)
         if found is None:
             made, scalars = self._compiled(call.space, shapes, inputs)
@@ -239,7 +301,7 @@ class DynamicKernel:
     ) -> tuple[cache.CachedKernel, tuple[sympy.Expr, ...]]:
         recipe, n = self.recipe, len(self.recipe.given)
         symbols = [()] * len(recipe.symbols)
-        rooms = [(name, s.room) for name, s in shapes.items()]
+        rooms = [(name, s.room) for name, s in shapes.items()]  # which also tell joined dims from others
         entry = cache.key(f"{self.json}{[(str(e), c) for e, c in space.capacity.items()]}{rooms}", [*inputs, *symbols])
         found = None if inspect.active() else cache.load(entry)
         if found is not None:
@@ -248,7 +310,8 @@ class DynamicKernel:
         from torch_spyre._inductor.compile import compile_graph
         from torch_spyre._inductor.dynamic_buckets import bucketed
 
-        graph, names, scalars = bucketed(recipe, space, shapes)
+        assert self.joined is not None
+        graph, names, scalars = bucketed(recipe, space, shapes, {e: self._factors(e) for e in self.joined})
         order = {g.name: i for i, g in enumerate(recipe.given)}
         order |= {name: n + len(symbols) + i for i, name in enumerate(scalars)}
         places = [order[name] for name in names]
@@ -266,7 +329,8 @@ class DynamicKernel:
         for name, o in zip(self.recipe.outputs, kernel.outputs, strict=True):
             shape = self._own_shape(call, name)
             strides = shape.translated(o.stride_map, o.device_size, call.values, True)
-            true = [tuple(int(number(e, call.values)) for e in exprs) for exprs in (shape.size, shape.stride)]
+            owner = self._owners[name]
+            true = [tuple(int(number(e, call.values)) for e in _exprs(c)) for c in (owner.size, owner.stride)]
             outputs.append(replace(o, size=true[0], stride=true[1], stride_map=tuple(strides)))
         return replace(kernel, outputs=tuple(outputs))
 
@@ -281,6 +345,10 @@ def _kept(table: OrderedDict[Any, T], key: Hashable, value: T, most: int) -> T:
     while len(table) > most:
         table.popitem(last=False)
     return value
+
+
+def _room_for(size: sympy.Expr, values: Mapping[sympy.Symbol, int]) -> int:
+    return int(size) if size.is_Integer else bucket(int(number(size, values)))
 
 
 def _exprs(codes: Sequence[Any]) -> list[sympy.Expr]:

@@ -19,7 +19,17 @@ from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
 
 from torch_spyre._inductor.dynamic_recipe import Player, Recipe, Step, decode_expr
-from torch_spyre._inductor.dynamic_space import NotBucketed, Part, Shape, Space, parts, quotient, reach, split
+from torch_spyre._inductor.dynamic_space import (
+    NotBucketed,
+    Part,
+    Shape,
+    Space,
+    parts,
+    quotient,
+    reach,
+    split,
+    without_digits,
+)
 from torch_spyre._inductor.tilegraph import positions
 from torch_spyre._inductor.tilegraph.build import Builder, Computed, Outside
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name, is_float
@@ -32,17 +42,22 @@ _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _SCALAR = "size"  # begin of the names of launch scalars that hold a function of sizes
 
 
+Joined = Mapping[sympy.Expr, Sequence[sympy.Expr]]  # size -> sizes of the dims that were joined to it
+
+
 class BucketBuilder(Builder):
     """Plays steps with symbolic sizes; buffers get the sizes and strides of their capacity."""
 
-    def __init__(self, recipe: Recipe, space: Space, shapes: Mapping[str, Shape], safe: set[str]) -> None:
+    def __init__(self, recipe: Recipe, space: Space, shapes: Mapping[str, Shape], joined: Joined) -> None:
         super().__init__(recipe.name, self._resolve)
         self.given = {g.name: g for g in recipe.given}
         self.space = space
         self.shapes = shapes
-        self.safe = safe  # steps whose nonsense is written over
+        self.joined = joined
+        self.safe = pieces(recipe)  # steps whose nonsense is written over
         self.scalars: dict[str, sympy.Expr] = {}
         self.step: Step | None = None
+        self.exact: dict[sympy.Expr, sympy.Expr] = {}  # loop variable of the present step -> its size
 
     def _resolve(self, name: str) -> Outside:
         g = self.given[name]
@@ -52,12 +67,31 @@ class BucketBuilder(Builder):
         return getattr(torch, g.dtype), shape.room, shape.room_stride, False
 
     def play(self, step: Step) -> None:
-        self.step = step
+        self.step, self.exact = step, {}
         shape = self.shapes[step.target or step.name]
-        extents = [[self.space.extent(decode_expr(c, {})) for c in codes] for codes in (step.ranges, step.reduction_ranges)]
+        names: dict[str, sympy.Expr] = {}
+        reduced = set(range(len(step.reduction_ranges)))
+        extents = [
+            self._loops("d", step.ranges, names, _kept_whole(step)),
+            self._loops("r", step.reduction_ranges, names, reduced),
+        ]
         place = (shape.room, shape.room_stride, step.target)
-        run = Player(step.ops, {})
+        run = Player(step.ops, names)
         self.add(Computed(step.name, step.kind, *extents, step.dtype, *place, step.origin, step.hints, run))
+
+    def _loops(self, letter: str, codes: Sequence[Any], names: dict[str, sympy.Expr], whole: set[int]) -> list[int]:
+        """Extents of loops, a joined dim being several. `names` gets what the variables of the body are."""
+        extents: list[int] = []
+        for i, code in enumerate(codes):
+            size = sympy.expand(decode_expr(code, {}))
+            total = sympy.Integer(0)
+            for part in [size] if i in whole else self.joined.get(size, [size]):
+                variable = symbol(f"{letter}{len(extents)}")
+                self.exact[variable] = part
+                extents.append(self.space.extent(part))
+                total = total * part + variable
+            names[f"{letter}{i}"] = sympy.expand(total)
+        return extents
 
     def scalar(self, expr: sympy.Expr) -> Expr:
         """A function of the sizes, which each call computes and passes."""
@@ -80,9 +114,7 @@ class BucketTracer(Tracer):
         super().__init__(builder, sizes, reading)
         assert isinstance(builder, BucketBuilder) and builder.step is not None
         self.builder, self.space, self.step = builder, builder.space, builder.step
-        self.exact: dict[sympy.Expr, sympy.Expr] = {}  # loop variable or index value -> number of values it takes
-        for letter, codes in (("d", self.step.ranges), ("r", self.step.reduction_ranges)):
-            self.exact |= {symbol(f"{letter}{i}"): sympy.expand(decode_expr(c, {})) for i, c in enumerate(codes)}
+        self.exact = dict(builder.exact)  # loop variable or index value -> number of values it takes
 
     # Sizes as numbers
 
@@ -104,7 +136,7 @@ class BucketTracer(Tracer):
         return expr.func(*(self._lifted(a, bound) for a in expr.args))
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Expr:
-        expr = sympy.sympify(expr)
+        expr = without_digits(sympy.sympify(expr), self.space, self.exact)
         if not self._sizes_in(expr):
             return super().index_expr(expr, dtype)
         bound = {n: v for n, (v, _) in self.indirect.items()}
@@ -164,7 +196,7 @@ class BucketTracer(Tracer):
 
     def _translated(self, name: str, index: sympy.Expr, writes: bool = False) -> sympy.Expr:
         """The index into the buffer as its capacity has it; `name` is the buffer's own."""
-        shape, index = self.builder.shapes[name], sympy.sympify(index)
+        shape, index = self.builder.shapes[name], without_digits(sympy.sympify(index), self.space, self.exact)
         exact, room = self._extents(list(split(index, self.space.low)[0]))
         found = parts(shape, index, self.space, exact)
         if writes:
@@ -298,6 +330,14 @@ class BucketTracer(Tracer):
 BucketBuilder.tracer = BucketTracer
 
 
+def _kept_whole(step: Step) -> set[int]:
+    """Dims that an operation needs as one: columns of a matmul, and all of those that it counts."""
+    kinds = [op[2][2] for op in step.ops if op[1] == "reduction"]
+    if any("/" in kind for kind in kinds):
+        return set(range(len(step.ranges)))
+    return {len(step.ranges) - 1} if "dot" in kinds else set()
+
+
 def _least(dtype: str) -> float | int | bool:
     return False if dtype == "bool" else -math.inf if is_float(dtype) else _LOWEST
 
@@ -337,9 +377,10 @@ def pieces(recipe: Recipe) -> set[str]:
         if s.target in steps:
             writers.setdefault(s.target, []).append(s)
     found: set[str] = set()
-    for whole, parts_of in writers.items():
-        if _undefined(steps[whole]) and _in_order(steps[whole], parts_of) and not _read_between(recipe, whole, parts_of):
-            found |= {s.name for s in parts_of}
+    for name, written in writers.items():
+        whole = steps[name]
+        if _undefined(whole) and _in_order(whole, written) and not _read_between(recipe, name, written):
+            found |= {s.name for s in written}
     return found
 
 
@@ -383,9 +424,11 @@ def _read_between(recipe: Recipe, whole: str, written: Sequence[Step]) -> bool:
 # The whole
 
 
-def bucketed(recipe: Recipe, space: Space, shapes: Mapping[str, Shape]) -> tuple[Graph, list[str], dict[str, sympy.Expr]]:
+def bucketed(
+    recipe: Recipe, space: Space, shapes: Mapping[str, Shape], joined: Joined
+) -> tuple[Graph, list[str], dict[str, sympy.Expr]]:
     """The graph, what each of its inputs is called in the recipe, and the launch scalars that hold sizes."""
-    builder = BucketBuilder(recipe, space, shapes, pieces(recipe))
+    builder = BucketBuilder(recipe, space, shapes, joined)
     try:
         with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
             for step in recipe.steps:

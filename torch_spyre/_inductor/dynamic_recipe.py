@@ -80,9 +80,9 @@ def _function(name: str) -> Callable[..., Any]:
 
 def names_in(code: Any) -> set[str]:
     """The symbols of an encoded expression."""
-    if isinstance(code, str):
-        return {code}
-    return set().union(*(names_in(a) for a in code[1:] if not isinstance(a, float))) if isinstance(code, list) else set()
+    if isinstance(code, list):
+        return set() if code[0] == "Float" else set().union(*(names_in(a) for a in code[1:]))
+    return {code} if isinstance(code, str) else set()
 
 
 # Bodies

@@ -17,7 +17,7 @@ from typing import Any
 
 import sympy
 
-_SMALL = (16, 64)
+_SMALL = (16, 32, 64)  # a stick has 32, 64 or 128 elements: a second one in a dim means that the first is full
 
 
 class NotBucketed(Exception):
@@ -25,7 +25,7 @@ class NotBucketed(Exception):
 
 
 def bucket(n: int) -> int:
-    """The capacity for a size: 16, 64, then steps of a half of the power of two below, in multiples of 64."""
+    """The capacity for a size: 16, 32, 64, then steps of a half of the power of two below, in multiples of 64."""
     for small in _SMALL:
         if n <= small:
             return small
@@ -122,6 +122,16 @@ def quotient(a: Any, b: Any) -> sympy.Expr | None:
     return ratio if whole else None
 
 
+def factors(size: sympy.Expr, order: Sequence[sympy.Symbol]) -> list[sympy.Expr]:
+    """The sizes of the dims that may have been joined into one of this size: numbers first, then symbols in order."""
+    content, rest = sympy.factor_list(size)
+    found = [(-1, sympy.Integer(content))] if content != 1 else []
+    for factor, power in rest:
+        rank = min(order.index(s) for s in factor.free_symbols)
+        found += [(rank, factor)] * power
+    return [f for _, f in sorted(found, key=lambda pair: pair[0])]
+
+
 @dataclass(frozen=True)
 class Level:
     """Dims whose strides are whole multiples of `base`; `base` with the strides of the capacity is `room_base`."""
@@ -195,7 +205,9 @@ class Shape:
         reach = sum((n - 1) * s for n, s in zip(self.room, self.room_stride, strict=True) if s >= base)
         return reach // base + 1
 
-    def translated(self, strides: Sequence[int], extents: Sequence[int], values: Mapping[Any, int], back: bool) -> list[int]:
+    def translated(
+        self, strides: Sequence[int], extents: Sequence[int], values: Mapping[Any, int], back: bool
+    ) -> list[int]:
         """Strides of a storage layout, from those of the exact sizes to those of the capacity, or back.
 
         The storage must be laid out by the dims of the tensor (`coverage`).
@@ -207,13 +219,14 @@ class Shape:
         source, target = (room, exact) if back else (exact, room)
         found = []
         for stride, extent in zip(strides, extents, strict=True):
-            if stride <= 0 or extent == 1:
-                found.append(stride)
+            if stride <= 0 or extent == 1:  # moves nothing, whatever its stride
+                found.append(-1)
                 continue
             at = max(i for i, base in enumerate(source) if base <= stride)
-            if stride % source[at]:
+            moved = stride // source[at] * target[at]
+            if stride % source[at] or moved >= [*target, moved + 1][at + 1]:
                 raise NotBucketed(f"a storage layout has the stride {stride}, which is none of the tensor's")
-            found.append(stride // source[at] * target[at])
+            found.append(moved)
         return found
 
 
@@ -233,6 +246,56 @@ def coverage(
             return None
         found[owner] = max(found[owner], step // stride[owner] * extent)
     return found if all(found[i] >= size[i] for i in dims) else None
+
+
+# Digits
+
+# What each function keeps of the divisions by its arguments: the quotient (0) or the remainder (1).
+_KEPT = {"FloorDiv": (0,), "CleanDiv": (0,), "Mod": (1,), "PythonMod": (1,), "ModularIndexing": (0, 1)}
+
+
+def without_digits(expr: sympy.Expr, space: Space, extents: Mapping[sympy.Expr, sympy.Expr]) -> sympy.Expr:
+    """The expression with quotients and remainders by symbolic sizes carried out, where they are known exactly."""
+
+    def carried_out(digit: sympy.Expr) -> sympy.Expr:
+        name, (base, *numbers) = type(digit).__name__, digit.args
+        for step, keep in zip(numbers, _KEPT[name], strict=True):
+            divided = _divided(base, step, space, extents)
+            if divided is None:
+                return digit
+            base = divided[keep]
+        return base
+
+    found = [
+        a
+        for a in expr.atoms(sympy.Function)
+        if type(a).__name__ in _KEPT and any(n.free_symbols & set(space.low) for n in a.args[1:])
+    ]
+    return expr.xreplace({a: carried_out(a) for a in found}) if found else expr
+
+
+def _divided(
+    base: sympy.Expr, by: sympy.Expr, space: Space, extents: Mapping[sympy.Expr, sympy.Expr]
+) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """Quotient and remainder of a sum by a size: terms that the size divides, and a rest proved to be below it."""
+    whole, rest, low, high = sympy.Integer(0), sympy.Integer(0), sympy.Integer(0), sympy.Integer(0)
+    try:
+        terms, const = split(base, space.low)
+    except NotBucketed:
+        return None
+    for atom, coefficient in [*terms.items(), (sympy.Integer(1), const)]:
+        share = quotient(coefficient, by) if coefficient != 0 else sympy.Integer(0)
+        if share is not None:
+            whole += share * atom
+        elif atom == 1:
+            rest, low, high = rest + coefficient, low + coefficient, high + coefficient
+        elif atom in extents and space.never_negative(coefficient):
+            rest, high = rest + coefficient * atom, high + coefficient * (extents[atom] - 1)
+        else:
+            return None
+    if space.never_negative(low) and space.never_negative(by - 1 - high):
+        return whole, rest
+    return None
 
 
 # Accesses
@@ -294,7 +357,9 @@ def _constants(shape: Shape, const: sympy.Expr, number: int) -> Iterator[list[sy
         return
     base = shape.levels[number].base
     symbols = sorted(base.free_symbols | const.free_symbols, key=str)
-    whole = sympy.div(sympy.Poly(const, *symbols), sympy.Poly(base, *symbols))[0].as_expr() if symbols else const // base
+    whole = const // base
+    if symbols:
+        whole = sympy.div(sympy.Poly(const, *symbols), sympy.Poly(base, *symbols))[0].as_expr()
     for share in dict.fromkeys((whole, whole - 1, sympy.Integer(0))):
         for below in _constants(shape, sympy.expand(const - share * base), number - 1):
             yield [*below, share]
@@ -307,9 +372,7 @@ def reach(part: Part, extents: Mapping[sympy.Expr, Any]) -> tuple[Any, Any]:
     return low, high
 
 
-def _holds(
-    shape: Shape, number: int, part: Part, space: Space, extents: Mapping[sympy.Expr, sympy.Expr]
-) -> bool:
+def _holds(shape: Shape, number: int, part: Part, space: Space, extents: Mapping[sympy.Expr, sympy.Expr]) -> bool:
     size = shape.level_size(number)
     low, high = reach(part, extents)
     if not space.never_negative(low + part.const):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,11 +12,22 @@ from torch_spyre import _C
 from torch_spyre._inductor.dynamic_space import Shape, coverage
 
 
-def room_of(x: torch.Tensor, layout: Any) -> list[int] | None:
-    """Elements that fit along each dim before another dim begins; None if the storage is laid out for other dims."""
-    if x.storage_offset():
-        return None
-    return coverage(x.size(), x.stride(), layout.stride_map, layout.device_size)
+def room_of(x: torch.Tensor, layout: Any, size: Sequence[int], stride: Sequence[int]) -> list[int] | None:
+    """Elements that fit along each dim before another dim begins; None if the storage is laid out for other dims.
+
+    Size and stride are those of the tensor, or of the dims that were joined to its dims.
+    """
+    return None if x.storage_offset() else coverage(size, stride, layout.stride_map, layout.device_size)
+
+
+def dense(x: torch.Tensor) -> bool:
+    """Has every element an address of its own, without gaps between them?"""
+    reach = 1
+    for stride, size in sorted((t, n) for t, n in zip(x.stride(), x.size(), strict=True) if n != 1):
+        if stride != reach:
+            return False
+        reach *= size
+    return True
 
 
 def roomy_layout(shape: Shape, x: torch.Tensor, values: Mapping[Any, int]) -> Any:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # a process that finds its programs in the cache never import
     from torch_spyre._inductor.planner import Plan
     from torch_spyre._inductor.tilegraph.graph import Graph
 
+log = logging.getLogger(__name__)
+
 _records: list[KernelRecord] = []
 _recording = False
 _by_origin: dict[str, Path] = {}  # "kernel: node: ops at user line", as programs say it -> where it was dumped
@@ -188,6 +190,8 @@ def _write(entry: KernelRecord, folder: Path) -> None:
         writer.write_bundle(entry.plan.kernel, folder / "sdsc")
     except NotExpressible as reason:
         (folder / "sdsc_not_expressible.txt").write_text(f"{reason}\n")
+    except Exception:  # the kernel itself is fine: a dump must not stop the program that is being looked at
+        log.exception("%s: the SuperDSC bundle in %s could not be written", entry.name, folder)
 
 
 # Artefacts of TORCH_LOGS

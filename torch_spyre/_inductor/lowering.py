@@ -25,7 +25,7 @@ from torch._inductor.lowering import (
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
-from torch_spyre._inductor import lowering_functions, lowering_moves, lowering_order
+from torch_spyre._inductor import lowering_functions, lowering_moves, lowering_order, lowering_overflow
 from torch_spyre._inductor.guards import guarded, wrapped
 from torch_spyre._inductor.tilegraph.trace import RANDOM
 from torch_spyre.errors import UnsupportedOp
@@ -133,7 +133,7 @@ def register() -> None:
     for division in (aten.div.Tensor, aten.true_divide):
         guarded(division)(_divide)
 
-    for part in (lowering_moves, lowering_order, lowering_functions):
+    for part in (lowering_moves, lowering_order, lowering_functions, lowering_overflow):
         part.register()
 
     @guarded(aten.mm)

@@ -7,6 +7,8 @@ torch.spyre passes those names on to this module, and importing it registers eve
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch._dynamo.device_interface import register_interface_for_device
 from torch._inductor.codegen.common import register_backend_for_device, register_device_op_overrides
 
@@ -15,6 +17,7 @@ from torch_spyre._inductor import config, lowering
 from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
 from torch_spyre._inductor.interface import SpyreInterface
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops import decompositions
 
 Scheduling = SpyreScheduling
@@ -24,11 +27,23 @@ CppWrapperCodegen = None
 WrapperFxCodegen = None
 
 
+class NoCppWrapper(PythonWrapperCodegen):
+    """What Inductor asks for when it shall write C++ host code."""
+
+    @staticmethod
+    def create(*_: Any, **__: Any) -> Any:
+        raise UnsupportedOp(
+            "AOTInductor packages and cpp_wrapper need host code in C++, which this backend does not write; run the "
+            "exported program as it is (program.module()) or with torch.compile, whose kernels are cached on disk"
+        )
+
+
 def _register() -> None:
     register_backend_for_device(
         DEVICE_NAME,
         SpyreScheduling,
         SpyreWrapperCodegen,
+        NoCppWrapper,
         device_custom_config=config,
     )
     register_interface_for_device(DEVICE_NAME, SpyreInterface)

@@ -56,7 +56,7 @@ class Block:
         if cache is None:
             return self.compiled[(hidden.shape,)](self.block, hidden, **call)
         layers = getattr(cache, "layers", ())
-        layer = layers[self.index] if len(layers) > self.index else None
+        layer: Any = layers[self.index] if len(layers) > self.index else None
         if not hasattr(layer, "window"):  # a cache whose tensors change from call to call
             return self._plain(hidden, call)
         if not layer.is_initialized:
@@ -111,13 +111,14 @@ def compile_blocks(model: nn.Module, **options: Any) -> nn.Module:
     if _is_decoder(model):
         from torch_spyre.models.lengths import Lengths
 
-        model.forward = Lengths(model)
+        Lengths(model).install()
     return model
 
 
 def restore_blocks(model: nn.Module) -> nn.Module:
-    if _is_decoder(model):
-        model.__dict__.pop("forward", None)
+    outer = model.__dict__.get("forward")
+    if hasattr(outer, "restore"):
+        outer.restore()
     for block in model.modules():
         replaced = block.__dict__.get("forward")
         if isinstance(replaced, Block):

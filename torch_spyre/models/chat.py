@@ -8,7 +8,10 @@ made. After each answer: tokens per second here, and the time that the device cl
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,31 +19,71 @@ from typing import Any
 import torch
 
 from torch_spyre.errors import InvalidArgument, SpyreError
-from torch_spyre.models.blocks import compile_blocks
-from torch_spyre.models.smollm2 import NAME, checkpoint
+
+
+class Stages:
+    """Wall and processor seconds of each stage of a start."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, float, float]] = []
+        self.last = (time.perf_counter(), time.process_time())
+
+    def done(self, name: str) -> None:
+        now = (time.perf_counter(), time.process_time())
+        self.rows.append((name, now[0] - self.last[0], now[1] - self.last[1]))
+        self.last = now
+
+    def __str__(self) -> str:
+        rows = [*self.rows, ("total", sum(r[1] for r in self.rows), sum(r[2] for r in self.rows))]
+        return "\n".join(f"{name:<28} {wall:6.2f} s  {cpu:6.2f} s of processor" for name, wall, cpu in rows)
 
 
 class Chat:
-    """A conversation with a causal language model on `device`."""
+    """A conversation with SmolLM2 on `device`."""
 
     def __init__(self, device: str = "spyre", compile: bool = True, context: int = 1024) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        self.stages = Stages()
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched; a look at the hub would wait for the network
+        from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, StaticCache  # noqa: F401
+
+        self.stages.done("imports")
+        warming = _import_compiler() if compile else None
+        if warming is not None:
+            warming.start()
+        from torch_spyre.models.checkpoint import load
+        from torch_spyre.models.smollm2 import checkpoint
 
         folder = checkpoint(_progress)
+        self.stages.done("checkpoint folder")
         self.device = torch.device(device)
         self.context = context
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16)
-        self.model = model.to(self.device).eval()
+        self.model = load(folder, self.device, torch.float16 if self.device.type != "cpu" else torch.float32)
+        self.stages.done("weights")
+        self.tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
+        self.stages.done("tokenizer")
         if compile:
+            from torch_spyre.models.blocks import compile_blocks
+
             compile_blocks(self.model)
+        if warming is not None:
+            warming.join()
+        self.stages.done("compiler imports")
         self.messages: list[dict[str, str]] = []
+        self._reset_cache()
+
+    def _reset_cache(self) -> None:
+        from transformers import StaticCache
+
+        self.cache: Any = StaticCache(config=self.model.config, max_cache_len=self.context)
+        self.cached = torch.zeros(0, dtype=torch.int64)  # the tokens whose keys and values it holds
 
     def answer(self, prompt: str, most: int = 256, streamer: Any = None) -> Answer:
         """Asks, and remembers question and answer."""
-        self.messages.append({"role": "user", "content": prompt})
         encoded: Any = self.tokenizer.apply_chat_template(
-            self.messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            [*self.messages, {"role": "user", "content": prompt}],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
         )
         ids: torch.Tensor = encoded["input_ids"]
         if ids.shape[1] + most > self.context:
@@ -48,38 +91,88 @@ class Chat:
                 f"the conversation has {ids.shape[1]} tokens and {most} more may come; the cache holds {self.context}: "
                 "start a new one, or ask for --context"
             )
-        clock = _device_clock(self.device)
-        start = time.perf_counter()
+        self.messages.append({"role": "user", "content": prompt})
+        self._keep_prefix(ids[0])
+        clock, watch = _device_clock(self.device), Watch(streamer)
+        start, used = time.perf_counter(), time.process_time()
+        # Ids stay on the host: what grows with each token would be a program per length on the card.
         with torch.no_grad():
             made = self.model.generate(
-                ids.to(self.device),
-                attention_mask=encoded["attention_mask"].to(self.device),
+                ids,
+                attention_mask=encoded["attention_mask"],
+                past_key_values=self.cache,
                 max_new_tokens=most,
                 do_sample=False,
-                cache_implementation="static",
                 max_length=None,
-                streamer=streamer,
+                streamer=watch,
             )
-        tokens = made[0, ids.shape[1] :].cpu()
         seconds = time.perf_counter() - start
+        self.cached = made[0, :-1]
+        tokens = made[0, ids.shape[1] :]
         text = self.tokenizer.decode(tokens, skip_special_tokens=True)
         self.messages.append({"role": "assistant", "content": text})
-        return Answer(text, ids.shape[1], len(tokens), seconds, _device_clock(self.device) - clock)
+        card = _device_clock(self.device) - clock
+        if len(self.messages) == 2:
+            self.stages.rows.append(("first token", watch.first - start, watch.first_cpu - used))
+        return Answer(text, ids.shape[1], len(tokens), seconds, watch.first - start, card)
+
+    def _keep_prefix(self, ids: torch.Tensor) -> None:
+        """The cache may go on where the new conversation begins like the old one."""
+        from torch_spyre.models.lengths import BufferLayer
+
+        common = min(len(ids) - 1, len(self.cached))
+        differs = (ids[:common] != self.cached[:common]).nonzero()
+        common = int(differs[0]) if len(differs) else common
+        layers = self.cache.layers
+        if common and all(isinstance(layer, BufferLayer) for layer in layers):
+            for layer in layers:
+                layer.crop(common - layer.get_seq_length())
+        elif len(self.cached):
+            self._reset_cache()
+
+
+class Watch:
+    """Passes tokens on to a streamer and notes when the first one came."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.puts, self.first, self.first_cpu = inner, 0, 0.0, 0.0
+
+    def put(self, value: torch.Tensor) -> None:
+        self.puts += 1
+        if self.puts == 2:  # the prompt comes before
+            self.first, self.first_cpu = time.perf_counter(), time.process_time()
+        if self.inner is not None:
+            self.inner.put(value)
+
+    def end(self) -> None:
+        if self.inner is not None:
+            self.inner.end()
 
 
 class Answer:
     """Text, how many tokens went in and came out, and the seconds they took here and on the device clock."""
 
-    def __init__(self, text: str, prompt: int, tokens: int, seconds: float, card_seconds: float) -> None:
+    def __init__(
+        self, text: str, prompt: int, tokens: int, seconds: float, first_seconds: float, card_seconds: float
+    ) -> None:
         self.text, self.prompt, self.tokens = text, prompt, tokens
-        self.seconds, self.card_seconds = seconds, card_seconds
+        self.seconds, self.first_seconds, self.card_seconds = seconds, first_seconds, card_seconds
 
     def summary(self) -> str:
-        rate = self.tokens / self.seconds
-        line = f"{self.prompt} tokens in, {self.tokens} out, {self.seconds:.2f} s here ({rate:.1f} tokens/s)"
+        line = f"{self.prompt} tokens in, {self.tokens} out, first after {self.first_seconds:.2f} s"
+        if self.tokens > 1:
+            line += f", then {(self.tokens - 1) / (self.seconds - self.first_seconds):.1f} tokens/s"
         if self.card_seconds > 0:
             line += f"; the card would need {self.card_seconds * 1e3:.1f} ms ({self.tokens / self.card_seconds:.0f}/s)"
         return line
+
+
+def _import_compiler() -> threading.Thread:
+    """Inductor is a second of imports that the weights, copied by the other processor, need not wait for."""
+    # Dynamo first and here: two threads that import its modules in different orders would wait for each other.
+    importlib.import_module("torch._dynamo")
+    names = ("torch._inductor.compile_fx", "torch_spyre._inductor.registration", "torch_spyre.ops.fallbacks")
+    return threading.Thread(target=lambda: [importlib.import_module(name) for name in names], daemon=True)
 
 
 def _device_clock(device: torch.device) -> float:
@@ -98,7 +191,7 @@ def _progress(done: int, total: int) -> None:
     width = 30
     filled = width * done // total
     end = "\n" if done == total else ""
-    print(f"\rreading {NAME} [{'#' * filled}{'.' * (width - filled)}] {done}/{total}", end=end, file=sys.stderr)
+    print(f"\rreading weights [{'#' * filled}{'.' * (width - filled)}] {done}/{total}", end=end, file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,11 +201,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=256, help="longest answer")
     parser.add_argument("--context", type=int, default=1024, help="longest conversation, in tokens")
     parser.add_argument("--eager", action="store_true", help="do not compile the decoder block")
+    parser.add_argument("--timings", action="store_true", help="say where the time until the first token went")
     args = parser.parse_args(argv)
+    os.environ.setdefault("TORCH_SPYRE_DOWNCAST_WARN", "0")  # ids never come near the limits of int32
     try:
         chat = Chat(args.device, not args.eager, args.context)
         if args.prompt:
             _ask(chat, " ".join(args.prompt), args.tokens)
+            if args.timings:
+                print(chat.stages)
             return 0
         print("Ask something; an empty line ends the conversation.")
         while prompt := input("> ").strip():

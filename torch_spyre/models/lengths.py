@@ -165,13 +165,16 @@ class Lengths:
     def __init__(self, model: nn.Module) -> None:
         self.model: Any = model
         self.plain = type(model).forward
-        self.names = [n for n in inspect.signature(self.plain).parameters if n != "self"]
+        whole = inspect.signature(self.plain)
+        self.names = [n for n in whole.parameters if n != "self"]
+        # generate() looks here for the arguments that the model takes.
+        self.__signature__ = whole.replace(parameters=[whole.parameters[n] for n in self.names])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = {**dict(zip(self.names, args, strict=False)), **kwargs}
         if not self._applies(call):
             return self.plain(self.model, **call)
-        cache = self._cache(call)
+        cache = self._adopt(call.get("past_key_values"))
         tokens = "input_ids" if call.get("input_ids") is not None else "inputs_embeds"
         rows = call[tokens].shape[1]
         layers = [] if cache is None else cache.layers
@@ -198,6 +201,8 @@ class Lengths:
         if any(call.get(a, getattr(config, a, False)) for a in asked) or call.get("labels") is not None:
             return False
         keep = call.get("logits_to_keep", 0)
+        if isinstance(call.get("attention_mask"), dict):
+            return False
         if tokens is None or not isinstance(keep, int) or (keep > 1 and tokens.shape[1] > QUERY_STEPS[-1]):
             return False
         cache = call.get("past_key_values")
@@ -205,13 +210,29 @@ class Lengths:
             cache = call["past_key_values"] = DynamicCache(config=config)
         if cache is None:
             return tokens.shape[1] <= QUERY_STEPS[-1]
+        return self._adoptable(cache)
+
+    @staticmethod
+    def _adoptable(cache: Any) -> bool:
         if not isinstance(cache, Cache) or cache.offloading:
             return False
         return all(type(layer) in (*_REPLACED, BufferLayer) for layer in cache.layers)
 
-    def _cache(self, call: dict[str, Any]) -> Any:
-        """The cache of the call, with layers of ours."""
-        cache = call.get("past_key_values")
+    def prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
+        """`prepare_inputs_for_generation`, which makes the mask of some caches: they are replaced before that."""
+        if self._adoptable(kwargs.get("past_key_values")):
+            self._adopt(kwargs["past_key_values"])
+        return type(self.model).prepare_inputs_for_generation(self.model, *args, **kwargs)
+
+    def install(self) -> None:
+        self.model.forward = self
+        self.model.prepare_inputs_for_generation = self.prepare_inputs
+
+    def restore(self) -> None:
+        del self.model.forward, self.model.prepare_inputs_for_generation
+
+    def _adopt(self, cache: Any) -> Any:
+        """The same cache, with layers of ours."""
         if cache is None:
             return None
         count = self.model.config.get_text_config(decoder=True).num_hidden_layers
@@ -276,8 +297,6 @@ class Lengths:
     ) -> Any:
         """The mask of a chunk: 4D on the card, made on the host from the 2D one."""
         device = self.model.device
-        if isinstance(mask, dict):
-            return {k: self._mask(v, call, batch, first, rows, padded, span, begin) for k, v in mask.items()}
         if isinstance(mask, torch.Tensor) and mask.dim() == 4:
             part = mask[:, :, begin : begin + rows].cpu()
             return _columns(_fit(part, 2, 0, rows, padded), span or padded).to(device)

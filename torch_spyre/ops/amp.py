@@ -44,7 +44,7 @@ class _Fp32(Tensor):
     """A scale whose float64 is itself."""
 
     def double(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.as_subclass(Tensor)  # type: ignore[arg-type]
+        return self.as_subclass(Tensor)
 
 
 def without_float64(unscale: Any) -> Any:

@@ -7,6 +7,7 @@ Eager ops and compiled graphs use the same table.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -225,22 +226,18 @@ def _nanmedian_of_all(x: Any) -> Any:
 
 
 def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    """Whole numbers: from the near end, as the host does, which rounds its steps in float64."""
+    """Whole numbers, where float64, in which the host takes its steps, would give the same."""
     if dtype is None or dtype.is_floating_point or steps < 2:
         return NotImplemented
     first, last, count = int(start), int(end), steps - 1
     step = (float(last) - float(first)) / count
     for i in range(steps):
-        back = i >= steps // 2
-        n = count - i if back else i
-        exact = int(abs(last - first) * n // count)
-        if int(abs(step) * n) != exact or abs(last - first) * count >= 2**31:
+        exact = first * count + (last - first) * i
+        in_floats = first + step * i if i < steps // 2 else last - step * (count - i)
+        if int(in_floats) != int(math.copysign(abs(exact) // count, exact)) or abs(exact) >= 2**31:
             raise UnsupportedOp(f"linspace from {start} to {end} in {steps} whole numbers needs float64 steps")
     place = torch.arange(steps, device=device, dtype=torch.int32)
-    sign = 1 if last >= first else -1
-    up = place * abs(last - first) // count * sign + first
-    down = (count - place) * abs(last - first) // count * -sign + last
-    return torch.where(place >= steps // 2, down, up).to(dtype)
+    return torch.div(place * (last - first) + first * count, count, rounding_mode="trunc").to(dtype)
 
 
 TABLE: dict[Any, Decomposition] = {

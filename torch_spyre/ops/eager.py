@@ -21,8 +21,10 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from torch_spyre import knobs
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ops import eager_cache
 from torch_spyre.ops.operators import reason
 
 _THREAD = "spyre-eager-compile"
@@ -38,14 +40,20 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if op is torch.ops.aten.as_strided_.default:
         return "result", _as_strided_(*args, **kwargs)
     _check_dtypes(op, args)
+    entry = eager_cache.key(op, args, kwargs)
+    known = None if entry is None else eager_cache.load(entry)
+    if known is not None:
+        return _recalled(op, args, kwargs, known)
     if threading.current_thread().name == _THREAD and op in _compiling:
         # The trace calls the op on real tensors, because it does not know what the op returns.
         raise _unsupported(op, "PyTorch has no abstract form of it")
     outcome: list[Any] = []
+    chosen = {k.name: knobs.get(k.name) for k in knobs.TABLE if k.group == "compiler"}  # another thread has others
 
     def work() -> None:
         try:
-            outcome.append((True, _compile(op, args, kwargs)))
+            with knobs.patch(**chosen):
+                outcome.append((True, _compile(op, args, kwargs, entry)))
         except BaseException as error:  # re-raised below, in the caller's thread
             outcome.append((False, error))
 
@@ -61,8 +69,32 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(value, _Resize):
         raise value
     # An out= tensor of another size: a plan would resize it only once, so the call is made again with the right size.
+    if entry is not None:
+        place = next((i for i, x in enumerate(_tensors(op, args, kwargs)) if x is value.target), None)
+        if place is not None:
+            eager_cache.store(entry, {"resize": place, "size": [int(n) for n in value.size]})
     value.target.resize_(value.size)
     return "result", op(*args, **kwargs)
+
+
+def _tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors of a call in the order in which a plan names them."""
+    flat, _ = tree_flatten(_scalar_tensors(op, args, kwargs))
+    return [x for x in flat if isinstance(x, torch.Tensor)]
+
+
+def _recalled(op: Any, args: Sequence[Any], kwargs: dict[str, Any], known: eager_cache.Record) -> Any:
+    """The plan of a call that was lowered before, here or in another process."""
+    from torch_spyre import _C
+    from torch_spyre._inductor.kernel import launch_plan
+
+    tensors = _tensors(op, args, kwargs)
+    if "resize" in known:
+        tensors[known["resize"]].resize_(known["size"])
+        return "result", op(*args, **kwargs)
+    inputs = known["inputs"]
+    plan = launch_plan(known["graph"], [tensors[i] if i >= 0 else 0 for i in inputs])
+    return _C.EagerPlan(plan, inputs, [(kind, i) for kind, i in known["outputs"]])
 
 
 def _one_at_a_time() -> contextlib.AbstractContextManager[Any]:
@@ -102,7 +134,7 @@ def _unsupported(op: Any, reason: str) -> UnsupportedOp:
     return UnsupportedOp(f"{op} has no device operation yet ({reason}): move its tensors with .cpu() to run it there")
 
 
-def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | None) -> Any:
     from torch_spyre import _C
     from torch_spyre._inductor.kernel import launch_plan
 
@@ -116,7 +148,10 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     traced = _trace(op, _functional(op, flat, spec, positions), tensors)
     _check_sizes(traced, tensors)
     graph, inputs, outputs = _lower(traced, op, mutated)
-    plan = launch_plan(graph.to_json(), [tensors[i] if i >= 0 else 0 for i in inputs])
+    text = graph.to_json()
+    plan = launch_plan(text, [tensors[i] if i >= 0 else 0 for i in inputs])
+    if entry is not None:
+        eager_cache.store(entry, {"graph": text, "inputs": inputs, "outputs": outputs})
     return _C.EagerPlan(plan, inputs, outputs)
 
 

@@ -144,6 +144,7 @@ def _embedding_renorm(weight: Any, indices: Any, max_norm: float, norm_type: flo
 
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.index_put.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
     aten.scatter_add.default: _scatter_add,
     aten.index_add.default: _index_add,
     aten.index_reduce.default: _index_reduce,

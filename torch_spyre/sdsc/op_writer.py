@@ -390,6 +390,8 @@ class _Writer:
             used = used[1:]  # the condition is one
         # A scalar that the launch gives is a 0-d fp32 tensor beside tensors of any format.
         formats = [a.tensor.format for a in used if a.extents] or [a.tensor.format for a in used]
+        if not formats:
+            raise NotExpressible("an op whose operands are all numbers or positions, which no tensor holds")
         first = formats[0]
         if len({*formats}) > 1:
             raise NotExpressible(f"tensors of formats {', '.join(dict.fromkeys(formats))} in one op; cast them first")

@@ -111,10 +111,24 @@ def _powers(limit: int) -> list[int]:
     return sorted({1 << i for i in range(limit.bit_length()) if 1 << i <= limit} | {limit})
 
 
+def keeps_sums(node: Node, grains: dict[str, int], cores: int, split: Split) -> bool:
+    """Whether a split adds up a matmul in the order that its shape alone gives, whatever its neighbours would like."""
+    if node.op != "batchmatmul":
+        return True
+    ways = math.prod(slices for name, slices, _ in split if name in node.reduced)
+    allowed = _k_ways(*_matmul_parts(node, grains), cores)
+    return ways in allowed or (ways == 1 and not any(_matmul(node, grains, cores)))
+
+
+def _matmul_parts(node: Node, grains: dict[str, int]) -> tuple[dict[str, list[Dim]], dict[str, int]]:
+    """Dims of batch, rows, columns and k, and how many sticks or elements each has."""
+    parts = {kind: [d for d in node.tiles if d.name.split(".")[0].rstrip("0123456789") == kind] for kind in "bmnk"}
+    return parts, {kind: math.prod(-(-d.size // grains[d.name]) for d in dims) for kind, dims in parts.items()}
+
+
 def _matmul(node: Node, grains: dict[str, int], cores: int) -> Iterable[Split]:
     """Batch x rows x columns x k: all powers of two, with the columns taking what is left."""
-    parts = {kind: [d for d in node.tiles if d.name.split(".")[0].rstrip("0123456789") == kind] for kind in "bmnk"}
-    units = {kind: math.prod(-(-d.size // grains[d.name]) for d in dims) for kind, dims in parts.items()}
+    parts, units = _matmul_parts(node, grains)
     for k in _k_ways(parts, units, cores):
         for b in _powers(min(cores // k, units["b"])):
             for m in _powers(min(cores // (k * b), units["m"])):

@@ -96,6 +96,8 @@ def greedy(graph: Graph, cores: int) -> None:
         else:
             slices = {d.name: (own[d.name], _tile(d, grains, own)) for d in node.tiles if d.name in own}
             _apply(node, slices, list(slices))
+            if not candidates.keeps_sums(node, grains, cores, split_of(node)):
+                apply(node, candidates.best(candidates.alone(node, grains, cores), NodeCost(graph, node), 1)[0])
         producers[node.output.buffer] = node
 
 

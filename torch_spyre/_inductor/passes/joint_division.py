@@ -137,6 +137,7 @@ def all_candidates(problem: Problem, asked: Mapping[int, Split]) -> list[list[Sp
                     if (
                         found is not None
                         and found not in sets[target]
+                        and candidates.keeps_sums(problem.nodes[target], grains[target], problem.cores, found)
                         and _allowed(problem, source, split, target, found)
                     ):
                         sets[target].append(found)

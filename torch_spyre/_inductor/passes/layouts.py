@@ -34,9 +34,33 @@ def make_layout(buffer: Buffer, order: Sequence[int]) -> Layout:
     from torch_spyre._C import SpyreTensorLayout
 
     if len(order) > _MAX_RANK:
-        shape = f"{list(buffer.size)} with one value per stick" if -1 in order else str(list(buffer.size))
-        raise UnsupportedOp(f"{buffer.name}: {shape} has more than {_MAX_RANK} dims; flatten some of them first")
+        return _joined_layout(buffer, order)
     stl = SpyreTensorLayout(list(buffer.size), list(buffer.stride), getattr(torch, buffer.dtype), list(order))
+    return from_stl(stl)
+
+
+def _joined_layout(buffer: Buffer, order: Sequence[int]) -> Layout:
+    """For more dims than the layout rule covers: dims that lie in a row in the host tensor count as one."""
+    import torch
+
+    from torch_spyre._C import SpyreTensorLayout
+
+    single = [-1] if order[-1] == -1 else []
+    dims = [(buffer.size[d], buffer.stride[d]) for d in order if d != -1 and buffer.size[d] != 1]
+    while len(dims) + len(single) > _MAX_RANK:
+        pairs = (i for i in range(len(dims) - 1) if dims[i][1] == dims[i + 1][0] * dims[i + 1][1])
+        first = next(pairs, None)
+        if first is None:
+            by_stride = sorted(dims, key=lambda d: -d[1])
+            if dims != by_stride:  # then in the order of the host tensor
+                dims = by_stride
+                continue
+            shape = f"{list(buffer.size)} with one value per stick" if single else str(list(buffer.size))
+            raise UnsupportedOp(f"{buffer.name}: {shape} has more than {_MAX_RANK} dims; flatten some of them first")
+        (outer, _), (inner, stride) = dims[first : first + 2]
+        dims[first : first + 2] = [(outer * inner, stride)]
+    size, stride_of = [n for n, _ in dims], [s for _, s in dims]
+    stl = SpyreTensorLayout(size, stride_of, getattr(torch, buffer.dtype), [*range(len(dims)), *single])
     return from_stl(stl)
 
 
@@ -329,6 +353,7 @@ class _Layouts:
 
     def _finish(self, node: Node) -> None:
         """Refines the dims so that every coordinate is a plain dim or a stick pair."""
+        reduced = node.reduced
         try:
             refine(node, self._accesses(node), self._layouts(node))
         except Conflict as conflict:
@@ -339,11 +364,15 @@ class _Layouts:
             self._whole(node, "k")
             refine(node, self._accesses(node), self._layouts(node))
         if node.along and node.along not in [d.name for d in node.tiles]:
+            node.reduced = reduced
+            self._whole(node, node.along)
+            refine(node, self._accesses(node), self._layouts(node))
+        if node.along and node.along not in [d.name for d in node.tiles]:
             raise UnsupportedOp(f"{node.name} runs along dim {node.along}, which its operands cut ({node.origin})")
         self.nodes.append(node)
 
     def _whole(self, node: Node, dim: str) -> None:
-        """A contraction runs over one dim: re-lay each operand that cuts `dim` anywhere but at its stick."""
+        """A contraction or a scan runs over one dim: re-lay each operand that cuts `dim` anywhere but at its stick."""
         inputs = list(node.inputs)
         for i, value in enumerate(inputs):
             if not isinstance(value, Load):

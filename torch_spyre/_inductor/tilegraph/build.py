@@ -23,7 +23,7 @@ from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name
 from torch_spyre._inductor.tilegraph.forward import forward_copies
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import BASE, Index
-from torch_spyre._inductor.tilegraph.trace import KEY, SELECTIONS, Stored, Tracer, symbol
+from torch_spyre._inductor.tilegraph.trace import ASSERT, INDIRECT, KEY, SELECTIONS, Stored, Tracer, symbol
 from torch_spyre.errors import UnsupportedOp, located
 from torch_spyre.ktir.tileops import Term
 
@@ -122,6 +122,7 @@ class Builder:
         self.seen: dict[tuple[Any, ...], tuple[Load, int]] = {}  # expression -> place, version
         self.done: dict[int, tuple[Expr, Value]] = {}  # of the present body, by identity: bodies share subexpressions
         self.hints: dict[str, dict[str, int]] = {}
+        self.checks: set[str] = set()  # buffers that are computed for their errors alone
 
     # Buffers
 
@@ -207,7 +208,10 @@ class Builder:
 
     def _add_root(self, expr: Expr | None, root: Root) -> None:
         live = _live(root.dims)
-        if expr is None or expr.op == "undefined":  # an assertion, or others will write the buffer
+        if expr is None or expr.op == "undefined":  # others will write the buffer
+            return
+        if expr.op.startswith(ASSERT):
+            self._assert(expr, live, root.origin)
             return
         expr = self.cast(expr, self.buffers[root.output.buffer].dtype)
         if expr.op == "gather":
@@ -220,6 +224,14 @@ class Builder:
         inputs = tuple(self._operand(a, live, root.origin) for a in expr.args)
         self._node(expr.op, live, inputs, root.output, origin=root.origin)
         self._remember(expr.op, live, inputs, root.output)
+
+    def _assert(self, expr: Expr, live: Dims, origin: str) -> None:
+        """Where the condition does not hold, a gather meets an index that fails the launch."""
+        origin = f"{origin}: assertion failed: {expr.op.removeprefix(ASSERT)}"
+        table = self._copy(Const(0, "int32"), (), origin, (("t", 64),), "int32")
+        place = Expr("where3", "int32", (cast(expr.args[0], "bool"), const(0, "int32"), const(1, "int32")))
+        there = Load(table.buffer, Index((Term(f"{INDIRECT}0"),)))
+        self.checks.add(self._gather(Expr("gather", "int32", (place,), there, (1,)), live, None, origin).buffer)
 
     def _add_scatter(self, stored: Stored, root: Root) -> None:
         """Writes into (a mutated) table at places given by values."""
@@ -475,7 +487,7 @@ class Builder:
         for name in self.outputs:
             if self.buffers[name].kind == "temp":
                 self.buffers[name].kind = "output"
-        needed = {n for n, b in self.buffers.items() if b.kind in ("output", "input")}
+        needed = self.checks | {n for n, b in self.buffers.items() if b.kind in ("output", "input")}
         kept: list[Node] = []
         for node in reversed(self.nodes):
             if node.output.buffer in needed:

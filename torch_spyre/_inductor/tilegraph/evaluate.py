@@ -48,7 +48,7 @@ def written(graph: Graph) -> list[str]:
 def store(value: Array, dtype: str, rounded: bool = True) -> Array:
     """The value as a buffer of this dtype holds it."""
     if dtype in _WORDS:
-        whole = value if value.dtype.kind == "i" else _whole(value, *_WORDS[dtype])
+        whole = value.astype(np.int64) if value.dtype.kind in "iu" else _whole(value, *_WORDS[dtype])
         return ((whole + 2**31) % 2**32 - 2**31).astype(np.int64)
     if dtype in _NARROW:
         return _whole(value, *_NARROW[dtype])

@@ -46,6 +46,19 @@ def _power(a: Array, b: Array) -> Array:
     return np.power(a.astype(np.float64), b.astype(np.float64))
 
 
+def _random(number: Array, low: Array, high: Array) -> Array:
+    """Word number % 4 of block number // 4 of Philox4x32-10 (Salmon et al., 2011) with this key."""
+    mask = np.uint64(0xFFFFFFFF)
+    number, k0, k1 = (np.asarray(v).astype(np.uint64) & mask for v in (number, low, high))
+    c0, c1 = number >> np.uint64(2), np.zeros_like(number)
+    c2, c3 = np.zeros_like(number), np.zeros_like(number)
+    for _ in range(10):
+        a, b = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c1, c2, c3 = (b >> np.uint64(32)) ^ c1 ^ k0, b & mask, (a >> np.uint64(32)) ^ c3 ^ k1, a & mask
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
+    return np.choose(number & np.uint64(3), [c0, c1, c2, c3]).astype(np.int64)
+
+
 def _integers(*values: Array) -> bool:
     return all(v.dtype.kind == "i" for v in values)
 
@@ -123,6 +136,7 @@ POINTWISE: dict[str, Callable[..., Array]] = {
     "bit_not": np.invert,
     "shl": np.left_shift,
     "shr": np.right_shift,
+    "random": _random,
 }
 
 REDUCTIONS: dict[str, Callable[..., Array]] = {

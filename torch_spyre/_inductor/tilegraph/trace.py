@@ -31,6 +31,7 @@ REDUCTIONS = {"sum": "sum", "max": "max", "min": "min", "prod": "prod", "any": "
 SELECTIONS = ("argmax", "argmin", "topkvalue", "topkindex")
 SCANS = ("cumsum", "cumprod", "cummax", "cummin")
 _UNKNOWN = 2**31 - 1  # bound of an offset into a target: the builder knows the true one
+ASSERT = "assert/"  # before the message of an assertion
 RANDOM = "random/"  # before the number of a draw, in the name of a function
 KEY = "random_key"  # begin of the names of launch scalars that are drawn at each launch
 INDIRECT = "@"  # first letter of the names of dims that stand for index values
@@ -135,8 +136,8 @@ class Tracer(DefaultHandler):
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
         """The card checks every index it uses."""
 
-    def device_assert_async(self, condition: Any, message: str) -> None:
-        """As above."""
+    def device_assert_async(self, condition: Any, message: str) -> Expr:
+        return Expr(f"{ASSERT}{message}", "bool", (condition,))
 
     # Memory
 

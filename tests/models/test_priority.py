@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytest tests/models/test_priority.py: the priority models, eager and compiled, stay within what the format owes.
+
+Logits against CPU fp32 with the same weights: the worst row's cosine is at least 0.999, the errors are at most a few
+times those of a CPU run that rounds every result to the card's format, no op runs on the host, and a token that chooses
+other experts stood between them. `-m slow` runs real widths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from torch_spyre.numerics import models, priority, table
+from torch_spyre.numerics.models import Flip, Run, compare
+from torch_spyre.numerics.priority import PRIORITY
+from torch_spyre.predict.configs import PUBLISHED
+
+# Close relatives of others that stay: the same blocks with other figures.
+_LATER = {"mistral-7b", "granite-3.3-8b", "olmo-2-7b", "roberta-base", "vit-base"}
+
+
+def _sample(mode: str) -> list[object]:
+    return [pytest.param(n, marks=pytest.mark.slow) if mode == "compiled" and n in _LATER else n for n in PRIORITY]
+
+
+@pytest.mark.parametrize("name", _sample("compiled"))
+def test_compiled(name: str) -> None:
+    outcome = compare(PRIORITY[name], "compiled")
+    assert not outcome.problems()
+    assert outcome.graphs == (2 if PRIORITY[name].cached else 1), "one for the prompt, one for a token"
+
+
+@pytest.mark.parametrize("name", _sample("eager"))
+def test_eager(name: str) -> None:
+    assert not compare(PRIORITY[name], "eager").problems()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("name", PRIORITY)
+def test_real_widths(name: str) -> None:
+    assert not compare(PRIORITY[name], "compiled", "real").problems()
+
+
+def _run(values: Tensor, logits: Tensor) -> Run:
+    return Run(values, [logits])
+
+
+def test_a_flip_is_found_and_must_be_a_near_tie() -> None:
+    want = torch.tensor([[3.0, 1.0, 0.999, 0.0], [3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+    near = want + 1e-3
+    got = want.clone()
+    got[0, 2], got[1, 2] = 1.001, 2.5
+    values = torch.zeros(3, 8)
+    same, flips = models._routing(_run(values, want), _run(values, near), _run(values, got), 2)
+    assert same.tolist() == [False, False, True]
+    assert [(f.row, f.near_tie) for f in flips] == [(0, True), (1, False)]
+
+
+def test_problems_are_named() -> None:
+    row = torch_spyre_fallback()
+    bad = dataclasses.replace(
+        compare(PRIORITY["vit-base"], "eager"),
+        cosine=0.99,
+        rms_error=1.0,
+        max_error=float("nan"),
+        flips=[Flip(0, 1, 1.0, 1e-3)],
+        fallbacks=(row,),
+    )
+    text = " ".join(bad.problems())
+    for part in ("cosine 0.99", "rms error", "largest error", "token 1", "aten.mode"):
+        assert part in text
+
+
+def torch_spyre_fallback() -> object:
+    from torch_spyre.ops.fallbacks import Fallback
+
+    return Fallback("aten.mode", "why", 3)
+
+
+def test_figures_come_from_the_published_table() -> None:
+    llama = priority.find("llama-3.1-8b").published
+    assert (llama["hidden_size"], llama["vocab_size"]) == (PUBLISHED["llama-3.1-8b"].hidden, 128256)
+    shared = [name for name in PRIORITY if name in PUBLISHED]
+    assert len(shared) == 8 and len(PRIORITY) == 20
+
+
+def test_weights_are_numbers_of_both_formats() -> None:
+    import oracle
+
+    model = priority.build(PRIORITY["gpt-2"])
+    for p in model.parameters():
+        assert torch.equal(p, p.half().float())
+        assert torch.equal(p.double(), torch.from_numpy(oracle.round_dl16(p)))
+
+
+def test_the_table_has_a_line_per_model_and_mode() -> None:
+    chosen = [PRIORITY["vit-base"]]
+    rows = table.measure(chosen, "tiny", ["eager"])
+    text = table.page(rows, chosen, "tiny")
+    assert "| vit-base | eager | 1 of 12 |" in text and "| none |" in text
+    assert "| vit-base | 12 layers, width 768," in text

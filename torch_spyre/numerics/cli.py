@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``spyre-numerics``: where a model on the card departs from the CPU in fp32, layer by layer."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch_spyre.errors import InvalidArgument, SpyreError
+
+_TEXT = "The card has thirty-two cores, and each of them has a scratchpad of its own. A ring carries data between them."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        return _run(args)
+    except (SpyreError, OSError) as e:
+        print(f"spyre-numerics: {e}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="spyre-numerics", description=__doc__)
+    parser.add_argument("model", nargs="?", help="a priority model (see --list), smollm2, or a checkpoint folder")
+    parser.add_argument("--list", action="store_true", help="the priority models, which get random weights")
+    parser.add_argument("--mode", choices=("eager", "compiled", "both"), default="eager", help="default eager")
+    parser.add_argument("--depth", type=int, default=0, help="levels of modules inside a layer, eager only (default 0)")
+    parser.add_argument("--size", choices=("tiny", "real"), default="tiny", help="widths of a priority model")
+    parser.add_argument("--layers", type=int, help="run so many layers")
+    parser.add_argument("--text", default=_TEXT, help="what a checkpoint with a tokenizer reads")
+    parser.add_argument("--plot", metavar="FILE", help="also as an HTML page")
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int:
+    from torch_spyre.numerics import priority
+
+    if args.list or not args.model:
+        for p in priority.PRIORITY.values():
+            print(f"{p.name:18} {p.layers} layers, {p.model}")
+        return 0
+    from rich.console import Console
+
+    from torch_spyre.numerics import layers, report
+
+    model, inputs = _model(args)
+    modes = ("eager", "compiled") if args.mode == "both" else (args.mode,)
+    console, found = Console(width=None if sys.stdout.isatty() else 160), []
+    for mode in modes:
+        with Console(stderr=True).status(f"{args.model}, {mode}"):
+            found.append(layers.compare(model, inputs, args.model, mode, args.depth))
+        report.show(found[-1], console)
+    if args.plot:
+        Path(args.plot).write_text(report.page_of(found))
+        console.print(args.plot)
+    return 1 if any(layer.nans or layer.saturated for r in found for layer in r.layers) else 0
+
+
+def _model(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """The model in fp32 with weights that the card has exactly, and its inputs."""
+    from torch_spyre.numerics import priority
+
+    known = priority.PRIORITY.get(args.model.lower())
+    if known is not None:
+        model = priority.build(known, args.size, args.layers)
+        inputs: dict[str, Any] = dict(known.inputs(model.config))
+        return model, {**inputs, **({"use_cache": False} if known.cached else {})}
+    folder = Path(args.model)
+    if args.model.lower() == "smollm2":
+        from torch_spyre.models import smollm2
+
+        folder = smollm2.checkpoint()
+    if not (folder / "config.json").is_file():
+        names = ", ".join([*priority.PRIORITY, "smollm2"])
+        raise InvalidArgument(f"no model {args.model!r}: not one of {names}, and no folder with a config.json")
+    return _checkpoint(folder, args)
+
+
+def _checkpoint(folder: Path, args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    import torch
+    import transformers
+
+    from torch_spyre.numerics.format import round_dl16
+
+    more = {} if args.layers is None else {"num_hidden_layers": args.layers}
+    config = transformers.AutoConfig.from_pretrained(folder, **more)
+    kinds = config.architectures or [""]
+    causal = kinds[0].endswith(("ForCausalLM", "LMHeadModel"))
+    loader = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+    model = loader.from_pretrained(folder, config=config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(round_dl16(p.half()))
+    try:
+        inputs = dict(transformers.AutoTokenizer.from_pretrained(folder)(args.text, return_tensors="pt"))
+    except (OSError, ValueError):
+        inputs = {"input_ids": torch.arange(4, 40)[None] % config.vocab_size}
+    return model, {**inputs, **({"use_cache": False} if causal else {})}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowered eager ops on disk, keyed by the call: a second process neither traces nor lowers an op it has seen before.
+
+Enters: an op call. Leaves: its layout-free graph and how the call's tensors bind to it, or the size to which the call
+resizes one of its tensors. The program itself is an entry of the program cache, as for any other graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_spyre import _C, knobs
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.runtime import cache
+
+log = logging.getLogger("torch_spyre.runtime")
+
+Record = dict[str, Any]
+_known: dict[str, Record] = {}
+_MOST = 16384  # a growing size must not grow the table for ever
+
+
+class _NoKey(Exception):
+    """A value that cannot be part of a key."""
+
+
+@functools.cache
+def _fingerprint() -> str:
+    """Hash of what decides how an op is lowered: the compiler, and the ops and decompositions beside this file."""
+    digest = hashlib.sha256(cache.compiler_fingerprint().encode())
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    digest.update(torch.__version__.encode())
+    return digest.hexdigest()
+
+
+def key(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
+    """Name of the call's entry; None for a call that has none. A 0-d host tensor is a launch scalar: only its kind."""
+    try:
+        described = (str(op), _describe(list(args)), [(name, _describe(kwargs[name])) for name in sorted(kwargs)])
+    except _NoKey:
+        return None
+    return hashlib.sha256(repr((_fingerprint(), described)).encode()).hexdigest()
+
+
+def _describe(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return [_describe(item) for item in x]
+    if x is None or isinstance(x, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)):
+        return (type(x).__name__, repr(x))
+    if isinstance(x, torch.device):
+        return ("device", x.type)
+    if isinstance(x, torch.Generator):
+        return "generator"
+    if not isinstance(x, torch.Tensor):
+        raise _NoKey
+    plain = (x.device.type, str(x.dtype), tuple(x.shape), tuple(x.stride()), x.storage_offset(), x.requires_grad)
+    if x.device.type != DEVICE_NAME:
+        if x.dim() or x.device.type != "cpu":
+            raise _NoKey
+        return plain
+    layout = _C.get_spyre_tensor_layout(x)
+    return (*plain, tuple(layout.device_size), tuple(layout.stride_map), layout.device_dtype.name)
+
+
+def _file(entry: str) -> Path:
+    return Path(knobs.get("cache_dir")).expanduser() / "eager" / entry[:2] / f"{entry}.json"
+
+
+def load(entry: str) -> Record | None:
+    found = _known.get(entry)
+    if found is None:
+        try:
+            found = json.loads(_file(entry).read_text())
+            if found["sha256"] != _checksum(found):
+                raise ValueError("its checksum does not match")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("eager cache entry %s is damaged (%s): compiling again", _file(entry), error)
+            _file(entry).unlink(missing_ok=True)
+            return None
+        _remember(entry, found)
+    return found
+
+
+def store(entry: str, record: Record) -> None:
+    """Best effort, whole files only."""
+    record["sha256"] = _checksum(record)
+    _remember(entry, record)
+    file = _file(entry)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as partial:
+            partial.write(json.dumps(record))
+        os.replace(partial.name, file)
+    except OSError as error:
+        log.info("eager cache entry %s cannot be written: %s", file, error)
+
+
+def _remember(entry: str, record: Record) -> None:
+    if len(_known) >= _MOST:
+        _known.clear()
+    _known[entry] = record
+
+
+def _checksum(record: Record) -> str:
+    body = {name: value for name, value in record.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
