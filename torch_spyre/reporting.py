@@ -61,14 +61,14 @@ class Report(tuple[fallbacks.Fallback, ...]):
     def __str__(self) -> str:
         parts = ["no op fell back to cpu"]
         if self:
-            rows = [(r.op, str(r.calls), f"{r.moved_bytes:,}", r.line, r.reason) for r in self]
-            parts = [_table("host fallbacks", ("op", "calls", "bytes moved", "first called at", "why"), rows)]
+            calls = [(r.op, str(r.calls), f"{r.moved_bytes:,}", r.line, r.reason) for r in self]
+            parts = [_table("host fallbacks", ("op", "calls", "bytes moved", "first called at", "why"), calls)]
         if self.graph_breaks:
-            rows = [(g.line, g.function, str(g.count), g.reason) for g in self.graph_breaks]
-            parts.append(_table("graph breaks", ("at", "in", "times", "why"), rows))
+            breaks = [(g.line, g.function, str(g.count), g.reason) for g in self.graph_breaks]
+            parts.append(_table("graph breaks", ("at", "in", "times", "why"), breaks))
         if self.recompiles:
-            rows = [(r.line, r.function, str(r.count), r.reason) for r in self.recompiles]
-            parts.append(_table("recompiles", ("of the function at", "name", "times", "why"), rows))
+            again = [(r.line, r.function, str(r.count), r.reason) for r in self.recompiles]
+            parts.append(_table("recompiles", ("of the function at", "name", "times", "why"), again))
         return "\n\n".join(parts)
 
 

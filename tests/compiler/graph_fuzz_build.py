@@ -167,7 +167,7 @@ def draw_program(seed: int) -> Program:
     b = Builder(seed)
     b.input(b.size())
     weights = [w for w, _ in RULES]
-    for _ in range(b.random.choices([2, 5, 12, 25], [20, 35, 35, 10])[0]):
+    for _ in range(b.random.choices([2, 4, 8, 16, 30], [25, 35, 25, 10, 5])[0]):
         b.random.choices(RULES, weights)[0][1](b)
     if not b.steps:
         b.add("torch.neg({0})", b.input((3, 65)))
@@ -181,17 +181,14 @@ def finished(b: Builder, seed: int) -> Program:
     tensors = [n for n, x in b.values.items() if isinstance(x, torch.Tensor) and x.device.type == "meta"]
     returned += b.random.sample(tensors, min(len(tensors), b.random.choices([0, 1, 2], [60, 30, 10])[0]))
     knobs: dict[str, Any] = {}
-    if b.chance(0.5):
-        knobs["sencores"] = b.random.choice([1, 2, 3, 4, 7, 8, 16, 31])
-    if b.chance(0.25):
-        knobs["lx_planning"] = False
-    elif b.chance(0.25):
-        knobs["dxp_lx_frac_avail"] = b.random.choice([0.0, 0.9, 0.99, 0.999])
+    if b.chance(0.4):
+        knobs = {"sencores": b.random.choice([1, 2, 3, 4, 7, 8, 16, 31])}
+        knobs |= b.random.choice([{}, {"lx_planning": False}, {"dxp_lx_frac_avail": b.random.choice([0.0, 0.9, 0.99])}])
     sanitize = b.chance(0.1) and b.most <= 30_000
     used = {a for s in b.steps for a in s.args} | set(returned)
     inputs = tuple(x for x in b.inputs if x.name in used)
     program = Program(inputs, tuple(b.steps), tuple(returned), False, knobs, sanitize, seed)
-    if b.chance(0.35):
+    if b.chance(0.3):
         with_backward = dataclasses.replace(program, backward=True)
         if with_backward.accepted():
             return with_backward

@@ -25,7 +25,7 @@ UNARY = [
 BINARY = [
     "torch.add({0}, {1})", "torch.sub({0}, {1})", "torch.mul({0}, {1})", "torch.maximum({0}, {1})", "torch.minimum({0}, {1})",
     "torch.add({0}, {1}, alpha=2)", "{0} / ({1}.abs() + 0.5)", "torch.atan2({0}, {1})", "torch.lerp({0}, {1}, 0.3)",
-    "torch.addcmul({0}, {0}, {1}, value=0.5)", "torch.addcdiv({0}, {0}, {1}.abs() + 1, value=0.5)", "torch.rsub({0}, {1})",
+    "torch.addcmul({0}, {0}, {1}, value=0.5)", "torch.addcdiv({0}, {0}, {1}.abs() + 1)", "torch.rsub({0}, {1})",
     "torch.fmod({0}, {1}.abs() + 0.5)", "torch.remainder({0}, {1}.abs() + 0.5)", "torch.hypot({0}, {1})", "torch.logaddexp({0}, {1})",
     "torch.copysign({0}, {1})", "({0}.abs() + 0.1) ** {1}.clamp(-2, 2)", "torch.div({0}, {1}.abs() + 0.5, rounding_mode='floor')",
     "torch.div({0}, {1}.abs() + 0.5, rounding_mode='trunc')", "F.mse_loss({0}, {1})", "torch.xlogy({0}, {1}.abs() + 0.1)",
@@ -133,8 +133,10 @@ def reduction(b: Builder) -> None:
             "{0}.all(%s, keepdim=%s)", "torch.count_nonzero({0}, %s)", "torch.var_mean({0}, %s, keepdim=%s, correction=0)"]  # fmt: skip
     one = ["{0}.argmax(%s, keepdim=%s)", "{0}.argmin(%s, keepdim=%s)", "{0}.max(%s, keepdim=%s)", "{0}.min(%s, keepdim=%s)",
            "{0}.clamp(-1.5, 1.5).prod(%s, keepdim=%s)", "{0}.sum(%s, keepdim=%s)"]  # fmt: skip
+    if b.values[x].dtype not in FLOATS:
+        many = [t for t in many if t.startswith(("{0}.sum", "{0}.a", "torch.count"))]
     if b.chance(0.1):
-        b.add(b.random.choice(["{0}.sum()", "{0}.mean()", "{0}.max()", "{0}.min()", "{0}.float().argmax()", "{0}.any()"]), x)
+        b.add(b.random.choice(["{0}.sum()", "{0}.max()", "{0}.min()", "{0}.float().argmax()", "{0}.any()"]), x)
     elif b.chance(0.65):
         text = b.random.choice(many)
         b.add(text % ((dims, keep) if text.count("%s") == 2 else (dims,)), x)

@@ -20,6 +20,7 @@ from torch_spyre import _C, knobs
 from torch_spyre._inductor import compile as stages
 from torch_spyre._inductor import config
 from torch_spyre._inductor.kernel import launch_plan
+from torch_spyre.perf import device
 from torch_spyre.runtime import cache
 
 FP16 = torch.float16
@@ -120,6 +121,8 @@ def test_the_key_holds_every_compiler_knob(row: knobs.Knob) -> None:
         "_inductor/planner.py",
         "_inductor/passes/layouts.py",
         "ktir/emit.py",
+        "ops/decompositions.py",
+        "perf/spyre.toml",
         "backend/assembler.py",
         "constants.py",
         "formats.py",
@@ -136,6 +139,16 @@ def test_the_key_holds_the_compiler_itself(file: str, monkeypatch: pytest.Monkey
     assert after != before
     monkeypatch.setattr(cache, "compiler_fingerprint", lambda: after)
     assert cache.key(GRAPH, [LAYOUT]) != key
+
+
+def test_the_key_holds_the_device_that_is_assumed() -> None:
+    card, half = device.load("spyre"), device.load("half_spyre")
+    before = cache.key(GRAPH, [LAYOUT])
+    with device.assume(half):
+        other = cache.key(GRAPH, [LAYOUT])
+        with device.assume(card):
+            third = cache.key(GRAPH, [LAYOUT])
+    assert len({before, other, third}) == 3 and cache.key(GRAPH, [LAYOUT]) == before
 
 
 def test_inductors_own_cache_key_holds_the_compiler() -> None:

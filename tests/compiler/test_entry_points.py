@@ -55,7 +55,7 @@ def test_both_backends_reach_the_same_tilegraph(case: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("backend", ["spyre", "inductor"])
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+@pytest.mark.parametrize("mode", ["default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
 def test_modes_are_accepted(backend: str, mode: str) -> None:
     x, w = half(9, 70), half(70, 80)
     torch._dynamo.reset()

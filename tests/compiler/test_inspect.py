@@ -21,6 +21,7 @@ from torch_spyre.backend.compile import compile_module
 from torch_spyre.errors import NotExpressible
 from torch_spyre.ktir.emit import emit
 from torch_spyre.ktir.tileops import Operand, Space
+from torch_spyre.logging_config import ARTIFACTS
 from torch_spyre.sdsc import read_bundle
 
 FP16 = torch.float16
@@ -268,3 +269,24 @@ def test_the_standard_debug_variable_dumps_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = {p.parent.name for p in tmp_path.glob("debug/**/spyre/*/kernel.ktir")}
     assert {"spyre_kernel_0_0", "eager_add_Tensor_0"} <= found
+
+
+def test_torch_logs_prints_the_forms_by_name(tmp_path: Path) -> None:
+    """Also with warm caches: who asks to see a kernel sees it."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    caches = {"SPYRE_CACHE_DIR": str(tmp_path / "programs"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    marks = {"spyre_plan": "split m 33 in", "spyre_ktir": "func.func @spyre_kernel_0", "spyre_program": "MATMUL"}
+    marks["spyre_tilegraph"] = "graph spyre_kernel_0("
+    for asked in ("spyre_plan,spyre_ktir", "spyre_program, spyre_tilegraph"):
+        done = run(["script.py"], tmp_path, TORCH_LOGS=asked, **caches)
+        assert done.returncode == 0, done.stderr
+        for artefact, mark in marks.items():
+            assert (mark in done.stderr) == (artefact in asked), artefact
+            assert (f"[__{artefact}]" in done.stderr) == (artefact in asked), artefact
+
+
+def test_torch_logs_lists_the_artefacts_in_its_help() -> None:
+    from torch._logging._internal import help_message
+
+    for artefact in ARTIFACTS:
+        assert artefact in help_message()

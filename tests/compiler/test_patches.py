@@ -57,7 +57,7 @@ def assignments(tree: ast.AST) -> Iterator[tuple[int, ast.expr]]:
 def changed(source: str) -> list[int]:
     tree = ast.parse(source)
     names = foreign_names(tree)
-    return [line for line, owner in assignments(tree) if root(owner) in names]
+    return sorted(line for line, owner in assignments(tree) if root(owner) in names)
 
 
 def test_the_search_finds_what_it_should() -> None:

@@ -125,7 +125,7 @@ def test_an_error_of_the_card_names_its_reproducer(dump: Path, monkeypatch: pyte
 def test_without_a_dump_the_error_says_how_to_get_one() -> None:
     try:
         with pytest.raises(IndexOutOfRange, match=r"run again with SPYRE_DUMP=<directory>"):
-            compiled(lookup, half(10, 64), torch.tensor([1, 60, 2], dtype=torch.int32)).cpu()
+            compiled(lambda t, i: t[i] - 3, half(10, 64), torch.tensor([1, 60, 2], dtype=torch.int32)).cpu()
     finally:
         torch.spyre.reset()
 

@@ -100,7 +100,7 @@ def test_weights_are_numbers_of_both_formats() -> None:
 
 def test_the_table_has_a_line_per_model_and_mode() -> None:
     chosen = [PRIORITY["vit-base"]]
-    rows = table.measure(chosen, "tiny", ["eager"])
-    text = table.page(rows, chosen, "tiny")
-    assert "| vit-base | eager | 1 of 12 |" in text and "| none |" in text
+    text = table.page(table.measure(chosen, [("eager", "tiny")]), chosen)
+    assert "## Eager, tiny widths" in text
+    assert "| vit-base | 1 of 12 |" in text and "| none |" in text
     assert "| vit-base | 12 layers, width 768," in text

@@ -44,7 +44,18 @@ def reference() -> list[float]:
 _CLOSE = 2e-3
 
 
-@pytest.mark.parametrize(("dtype", "compiled"), [("fp16", False), ("fp16", True), ("bf16", False), ("bf16", True)])
+_LATER = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compiled"),
+    [
+        ("fp16", False),
+        ("bf16", True),
+        pytest.param("fp16", True, marks=_LATER),
+        pytest.param("bf16", False, marks=_LATER),
+    ],
+)
 def test_the_loss_follows_the_cpu(reference: list[float], dtype: str, compiled: bool) -> None:
     fallbacks.reset()
     found = example.train("spyre", STEPS, example.DTYPES[dtype], compiled, SMALL)

@@ -25,7 +25,7 @@ from torch._inductor.virtualized import V
 from torch_spyre import _C, knobs
 from torch_spyre._inductor import inspect
 from torch_spyre._inductor.dynamic_recipe import Given, Recipe, Step, decode_expr, plain
-from torch_spyre._inductor.dynamic_space import NotBucketed, Shape, Space, bucket, factors, least, number
+from torch_spyre._inductor.dynamic_space import NotBucketed, Shape, Space, capacity, factors, least, number
 from torch_spyre._inductor.dynamic_storage import dense, room_of, roomy_layout
 from torch_spyre._inductor.kernel import describe_input, to_launch_plan
 from torch_spyre._inductor.tilegraph.build import Builder, Outside
@@ -176,14 +176,14 @@ class DynamicKernel:
         return [i for i, s in enumerate(symbolic) if s]
 
     def _space(self, values: Mapping[sympy.Symbol, int]) -> Space | None:
-        capacity = {e: math.prod(_room_for(f, values) for f in self._factors(e)) for e in self.sizes}
-        key = tuple(capacity.values())
+        rooms = {e: math.prod(capacity(f, values) for f in self._factors(e)) for e in self.sizes}
+        key = tuple(rooms.values())
         if key in self.reasons:
             return None
         if key not in self.spaces:
             known = self.recipe.symbols
-            low = {s: max(least(capacity[s]), known[s.name]) for s in values}
-            self.spaces[key] = Space(capacity, low, {s: capacity[s] for s in values})
+            low = {s: max(least(rooms[s]), known[s.name]) for s in values}
+            self.spaces[key] = Space(rooms, low, {s: rooms[s] for s in values})
         return self.spaces[key]
 
     def _refuse(self, call: Call, reason: NotBucketed) -> None:
@@ -345,10 +345,6 @@ def _kept(table: OrderedDict[Any, T], key: Hashable, value: T, most: int) -> T:
     while len(table) > most:
         table.popitem(last=False)
     return value
-
-
-def _room_for(size: sympy.Expr, values: Mapping[sympy.Symbol, int]) -> int:
-    return int(size) if size.is_Integer else bucket(int(number(size, values)))
 
 
 def _exprs(codes: Sequence[Any]) -> list[sympy.Expr]:

@@ -225,10 +225,13 @@ class BucketTracer(Tracer):
         count = (limit - 1 - reach(rest, room)[1]) // unit + 1
         value = cast(self.builder.scalar(sympy.expand(part.const / unit)), "int32")
         if moves:
-            if writes:
-                raise NotBucketed("a store of a size that varies begins at a place that depends on a size")
             steps = positions.to_expr(sum(q // unit * a for a, q in moves.items()), self.sizes, {})
             value = Expr("add", "int32", (steps, value))
+        if moves and writes:
+            most = self.space.most(part.const)
+            if self.step.name not in self.builder.safe or most is None or most + reach(part, room)[1] >= limit:
+                raise NotBucketed("a store of a size that varies begins at a place that depends on a size")
+        elif moves:
             value = Expr("maximum", "int32", (value, const(0, "int32")))
             value = Expr("minimum", "int32", (value, const(count - 1, "int32")))
         name = f"{INDIRECT}{len(self.indirect)}"

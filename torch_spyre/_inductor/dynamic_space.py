@@ -93,12 +93,13 @@ class Space:
         if size.is_Integer:
             return int(size)
         if size not in self.extents:
-            room = self.capacity[size]
-            grows = size.is_polynomial(*self.top) and all(
-                c >= 0 for monomial, c in sympy.Poly(size, *self.top).terms() if any(monomial)
-            )
-            self.extents[size] = min(room, int(number(size, self.top))) if grows else room
+            most = self.most(size)
+            self.extents[size] = self.capacity[size] if most is None else min(self.capacity[size], most)
         return self.extents[size]
+
+    def most(self, expr: sympy.Expr) -> int | None:
+        """The greatest value, of a polynomial that grows with its symbols."""
+        return int(number(expr, self.top)) if _grows(expr) else None
 
     def never_negative(self, expr: Any) -> bool:
         """Is the polynomial proved to be >= 0? (One whose coefficients are, counted from the least sizes, is.)"""
@@ -109,6 +110,22 @@ class Space:
             return False
         shifted = sympy.Poly(expr.xreplace({s: s + n for s, n in self.low.items()}), *self.low)
         return all(c >= 0 for c in shifted.coeffs())
+
+
+def _grows(expr: sympy.Expr) -> bool:
+    symbols = sorted(expr.free_symbols, key=str)
+    if not symbols or not expr.is_polynomial(*symbols):
+        return not symbols
+    return all(c >= 0 for monomial, c in sympy.Poly(expr, *symbols).terms() if any(monomial))
+
+
+def capacity(size: sympy.Expr, values: Mapping[sympy.Symbol, int]) -> int:
+    """The capacity for a size that is no product. A sum of several that vary has room for the bucket of each."""
+    if size.is_Integer:
+        return int(size)
+    if len(size.free_symbols) > 1 and _grows(size):
+        return int(number(size, {s: bucket(values[s]) for s in size.free_symbols}))
+    return bucket(int(number(size, values)))
 
 
 def quotient(a: Any, b: Any) -> sympy.Expr | None:
@@ -359,7 +376,8 @@ def _constants(shape: Shape, const: sympy.Expr, number: int) -> Iterator[list[sy
     symbols = sorted(base.free_symbols | const.free_symbols, key=str)
     whole = const // base
     if symbols:
-        whole = sympy.div(sympy.Poly(const, *symbols), sympy.Poly(base, *symbols))[0].as_expr()
+        ratio = sympy.div(sympy.Poly(const, *symbols), sympy.Poly(base, *symbols))[0]
+        whole = sympy.Poly({m: c // 1 for m, c in ratio.terms()}, *symbols).as_expr()
     for share in dict.fromkeys((whole, whole - 1, sympy.Integer(0))):
         for below in _constants(shape, sympy.expand(const - share * base), number - 1):
             yield [*below, share]

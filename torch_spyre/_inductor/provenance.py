@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -38,5 +39,5 @@ def _user_line(trace: str) -> str:
     return (outside or frames or [""])[-1]
 
 
-def _place(node: Node) -> object:
+def _place(node: Node) -> Any:
     return node._sort_key

@@ -207,13 +207,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         chat = Chat(args.device, not args.eager, args.context)
         if args.prompt:
-            _ask(chat, " ".join(args.prompt), args.tokens)
+            ask(chat, " ".join(args.prompt), args.tokens)
             if args.timings:
                 print(chat.stages)
             return 0
         print("Ask something; an empty line ends the conversation.")
         while prompt := input("> ").strip():
-            _ask(chat, prompt, args.tokens)
+            ask(chat, prompt, args.tokens)
     except (EOFError, KeyboardInterrupt):
         print()
     except (SpyreError, ImportError) as error:
@@ -222,12 +222,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _ask(chat: Chat, prompt: str, most: int) -> None:
+def ask(chat: Chat, prompt: str, most: int) -> Answer:
+    """Streams the answer to standard output, and what it took."""
     from transformers import TextStreamer
 
     streamer = TextStreamer(chat.tokenizer, skip_prompt=True, skip_special_tokens=True)
     answer = chat.answer(prompt, most, streamer)
     print(f"[{answer.summary()}]")
+    return answer
 
 
 if __name__ == "__main__":

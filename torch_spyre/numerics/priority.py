@@ -21,6 +21,7 @@ from torch_spyre.predict.configs import PUBLISHED
 Figures = dict[str, Any]
 Inputs = dict[str, Tensor]
 
+SIZES = ("tiny", "real")
 TOKENS = 41  # of each of two sequences: no multiple of a stick's 64
 _TINY = {"hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 192}
 _TINY_GROUPED = {**_TINY, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
@@ -434,7 +435,7 @@ def build(priority: Priority, size: str = "tiny", layers: int | None = None) -> 
     """The model in fp32 with random weights that fp16 and the card's format both have. `size`: tiny, real."""
     import transformers
 
-    if size not in ("tiny", "real"):
+    if size not in SIZES:
         raise InvalidArgument(f"size {size!r}: tiny or real")
     figures = {**priority.published, **(priority.tiny if size == "tiny" else priority.real)}
     if layers is not None:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch_spyre.errors import SpyreError
+from torch_spyre.errors import InvalidArgument, SpyreError
 from torch_spyre.numerics import models, priority
 from torch_spyre.numerics.models import MODES, Outcome
-from torch_spyre.numerics.priority import Priority
+from torch_spyre.numerics.priority import SIZES, Priority
 
 Row = dict[str, Any]
 
@@ -35,31 +35,48 @@ _SHOWN = {
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m torch_spyre.numerics.table", description=__doc__)
     parser.add_argument("models", nargs="*", help=f"of {', '.join(priority.PRIORITY)} (default all)")
-    parser.add_argument("--size", choices=("tiny", "real"), default="real", help="widths (default real)")
-    parser.add_argument("--modes", default=",".join(MODES), help="eager, compiled or both (default)")
+    parser.add_argument(
+        "--runs",
+        default="compiled/real,eager/tiny",
+        help="modes (eager, compiled) and widths (tiny, real), by default compiled/real,eager/tiny",
+    )
     parser.add_argument("--rows", type=Path, help="JSON file with rows measured before; new ones are added")
     args = parser.parse_args(argv)
     try:
         chosen = [priority.find(name) for name in args.models] or list(priority.PRIORITY.values())
-        print(page(measure(chosen, args.size, args.modes.split(","), args.rows), chosen, args.size), end="")
+        print(page(measure(chosen, _runs(args.runs), args.rows), chosen), end="")
     except SpyreError as error:
         print(f"table: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def measure(chosen: Sequence[Priority], size: str, modes: Sequence[str], kept: Path | None = None) -> list[Row]:
+def _runs(text: str) -> list[tuple[str, str]]:
+    runs = []
+    for part in text.split(","):
+        mode, _, size = part.partition("/")
+        if mode not in MODES or size not in SIZES:
+            raise InvalidArgument(f"--runs {text}: {part!r} is not one of eager or compiled, a slash, tiny or real")
+        runs.append((mode, size))
+    return runs
+
+
+def measure(chosen: Sequence[Priority], runs: Sequence[tuple[str, str]], kept: Path | None = None) -> list[Row]:
+    """A row per run and model, in that order."""
     rows: list[Row] = json.loads(kept.read_text()) if kept is not None and kept.exists() else []
-    for model in chosen:
-        for mode in modes:
-            if any((r["name"], r["mode"], r["size"]) == (model.name, mode, size) for r in rows):
-                continue
-            print(f"{model.name}, {mode}", file=sys.stderr, flush=True)
-            rows.append(row(models.compare(model, mode, size), size))
-            if kept is not None:
-                kept.write_text(json.dumps(rows, indent=1))
-            gc.collect()
-    return [r for r in rows if r["size"] == size and r["mode"] in modes and any(r["name"] == m.name for m in chosen)]
+    found = []
+    for mode, size in runs:
+        for model in chosen:
+            known = next((r for r in rows if (r["name"], r["mode"], r["size"]) == (model.name, mode, size)), None)
+            if known is None:
+                print(f"{model.name}, {mode}, {size}", file=sys.stderr, flush=True)
+                known = row(models.compare(model, mode, size), size)
+                rows.append(known)
+                if kept is not None:
+                    kept.write_text(json.dumps(rows, indent=1))
+                gc.collect()
+            found.append(known)
+    return found
 
 
 def row(o: Outcome, size: str) -> Row:
@@ -100,15 +117,23 @@ and decodes one. Layers are of the same kinds as in the whole model; what else i
 """
 
 
-def page(rows: Sequence[Row], chosen: Sequence[Priority], size: str) -> str:
-    columns = "model mode layers parameters cosine rms of_the_format max argmax flips host graphs card".split()
-    lines = [HEAD, f"| {' | '.join(columns).replace('_', ' ')} |", "|" + "---|" * len(columns)]
-    lines += [_line(r) for r in rows]
+def page(rows: Sequence[Row], chosen: Sequence[Priority]) -> str:
+    columns = "model layers parameters cosine rms of_the_format max argmax flips host graphs card".split()
+    lines = [HEAD]
+    for mode, size in dict.fromkeys((r["mode"], r["size"]) for r in rows):
+        lines += [f"## {mode.capitalize()}, {size} widths", "", f"| {' | '.join(columns).replace('_', ' ')} |"]
+        lines += ["|" + "---|" * len(columns), *(_line(r) for r in rows if (r["mode"], r["size"]) == (mode, size)), ""]
     failed = [f"* {r['name']}, {r['mode']}: {p}" for r in rows for p in r["problems"]]
     if failed:
-        lines += ["", "Outside the bounds of `tests/models/test_priority.py`:", "", *failed]
-    lines += ["", "## Configurations", "", "| model | published | run with |", "|---|---|---|"]
-    lines += [_figures(m, size) for m in chosen]
+        lines += ["Outside the bounds of `tests/models/test_priority.py`:", "", *failed, ""]
+    sizes = list(dict.fromkeys(r["size"] for r in rows))
+    lines += [
+        "## Configurations",
+        "",
+        f"| model | published | {' | '.join(sizes)} |",
+        "|---|---|" + "---|" * len(sizes),
+    ]
+    lines += [_figures(m, sizes) for m in chosen]
     return "\n".join(lines) + "\n"
 
 
@@ -116,7 +141,7 @@ def _line(r: Row) -> str:
     host = ", ".join(f"{op} {calls}" for op, calls in r["fallbacks"]) or "none"
     published = priority.find(r["name"]).layers
     cells = (
-        r["name"], r["mode"], f"{r['layers']} of {published}", f"{r['parameters'] / 1e6:.1f} M", f"{r['cosine']:.6f}",
+        r["name"], f"{r['layers']} of {published}", f"{r['parameters'] / 1e6:.1f} M", f"{r['cosine']:.6f}",
         f"{r['rms']:.1e}", f"{r['format']:.2f}", f"{r['units']:.1f}", f"{r['argmax'][0]}/{r['argmax'][1]}",
         str(len(r["flips"])), host, str(r["graphs"]) if r["mode"] == "compiled" else "–", _time(r["card_us"]),
     )  # fmt: skip
@@ -127,12 +152,15 @@ def _time(us: float) -> str:
     return f"{us / 1e3:.2f} ms" if us >= 1000 else f"{us:.0f} µs"
 
 
-def _figures(model: Priority, size: str) -> str:
+def _figures(model: Priority, sizes: Sequence[str]) -> str:
     shown = [f"{model.layers} layers"]
     shown += [f"{_SHOWN[k]} {v}" for k, v in model.published.items() if k in _SHOWN and v is not None]
-    changed = model.tiny if size == "tiny" else model.real
-    smaller = [f"{_SHOWN[k]} {v}" for k, v in changed.items() if k in _SHOWN and model.published.get(k) != v]
-    return f"| {model.name} | {', '.join(shown)} | {', '.join(smaller) or 'as published'} |"
+    changes = []
+    for size in sizes:
+        changed = model.tiny if size == "tiny" else model.real
+        smaller = [f"{_SHOWN[k]} {v}" for k, v in changed.items() if k in _SHOWN and model.published.get(k) != v]
+        changes.append(", ".join(smaller) or "as published")
+    return f"| {model.name} | {', '.join(shown)} | {' | '.join(changes)} |"
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_spyre import knobs
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops import eager_cache
+from torch_spyre.ops import eager_cache, optimisers
 from torch_spyre.ops.operators import reason
 
 _THREAD = "spyre-eager-compile"
@@ -141,7 +141,8 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | 
     args, kwargs = _scalar_tensors(op, args, kwargs)
     flat, spec = tree_flatten((args, kwargs))
     # A generator draws keys at each launch; a plan has none.
-    flat = [None if isinstance(x, torch.Generator) else x for x in flat]
+    flat = optimisers.with_tensors(op, [None if isinstance(x, torch.Generator) else x for x in flat])
+    args, kwargs = tree_unflatten(flat, spec)
     positions = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
     tensors = [flat[i] for i in positions]
     mutated = _mutated_returns(op, args, kwargs, tensors)
@@ -204,6 +205,7 @@ def _convolution_gradients(grad: torch.Tensor, x: torch.Tensor, weight: torch.Te
 
 # Ops that only the dispatcher calls, by what they do in terms that the compiler knows.
 _PUBLIC: dict[Any, Callable[..., Any]] = {
+    **optimisers.TABLE,
     torch.ops.aten._copy_from.default: lambda source, target, non_blocking=False: target.copy_(source),
     torch.ops.aten._index_put_impl_.default: (
         lambda x, indices, values, accumulate=False, unsafe=False: torch.ops.aten.index_put_.default(

@@ -95,7 +95,7 @@ _assumed: Device | None = None
 def assume(device: Device) -> Iterator[None]:
     """What if: for a ``with`` block, plans and durations are made for this device instead of the real card's.
 
-    The program cache does not know; use another `cache_dir` meanwhile.
+    The program cache keeps such programs apart; plans that the process made before are used as they are.
     """
     global _assumed
     before, _assumed = _assumed, device
@@ -103,6 +103,11 @@ def assume(device: Device) -> Iterator[None]:
         yield
     finally:
         _assumed = before
+
+
+def assumed() -> Device | None:
+    """The device of the `assume` block, if there is one."""
+    return _assumed
 
 
 def load(name: str | None = None) -> Device:

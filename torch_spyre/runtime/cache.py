@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -71,7 +72,7 @@ def compiler_fingerprint() -> str:
     """Hash of everything that decides what a program looks like: compiler sources and instruction tables."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    folders = ("_inductor", "ktir", "backend", "perf", "csrc/card/include")
+    folders = ("_inductor", "ktir", "backend", "ops", "perf", "csrc/card/include")
     files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def", ".toml")]
     for file in sorted([*files, root / "constants.py", root / "formats.py", Path(__file__)]):
         digest.update(file.relative_to(root).as_posix().encode())
@@ -80,15 +81,21 @@ def compiler_fingerprint() -> str:
 
 
 def key(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> Key:
-    """Key of a planned kernel: compiler, planning knobs, graph, and each input's layout and offset."""
+    """Key of a planned kernel: compiler, planning knobs, device, graph, and each input's layout and offset."""
     digest = hashlib.sha256()
     planning = [(k.name, knobs.get(k.name)) for k in knobs.TABLE if k.group == "compiler"]
-    for part in (compiler_fingerprint(), repr(planning), graph_json, repr(list(inputs))):
+    for part in (compiler_fingerprint(), repr(planning), _device(), graph_json, repr(list(inputs))):
         digest.update(part.encode())
         digest.update(b"\0")
     name = Key(digest.hexdigest())
     name.inputs = tuple(inputs)
     return name
+
+
+def _device() -> str:
+    """The description that plans are made for, where it is not the card's own, which the fingerprint holds."""
+    device = sys.modules.get("torch_spyre.perf.device")
+    return "" if device is None or device.assumed() is None else repr(device.assumed())
 
 
 def folder_of(entry: str) -> Path:

@@ -83,6 +83,7 @@ def _cuts(
     linear: Sequence[Index],
 ) -> list[int]:
     cuts = {c for index in linear for t in index.terms if t.dim == dim for c in (t.div, t.div * t.mod)}
+    linear_cuts = {c for c in cuts if 1 < c < size}
     sticks: set[int] = set()
     for coords, layout in zip(accesses, layouts, strict=True):
         if not coords:
@@ -95,6 +96,8 @@ def _cuts(
                 if t.dim == dim:
                     cuts |= {t.div, t.div * t.mod} - lane
     cuts = {c for c in cuts if 1 < c < size}
+    if linear_cuts & sticks:  # an offset is linear only where the dim is cut, which a lane cannot be
+        raise Conflict(dim)
     # A cut at one operand's stick size is not a cut of the dim if that is where some lane ends anyway.
     ordered = sorted(cuts - sticks)
     if any(size % c for c in ordered) or any(b % a for a, b in itertools.pairwise(ordered)):

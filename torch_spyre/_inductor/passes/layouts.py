@@ -453,7 +453,8 @@ class _Layouts:
         neither: list[Coords | None] = [a if a == () else None for a in both]
         for accesses in (both, [*neither[:-1], both[-1]], neither):
             values = zip((*node.loads(), node.output), accesses, strict=True)
-            linear = [v.index for v, a in values if a is None and _has_digits(v.index)]
+            starts = ((v.index.shifted(self.graph.buffers[v.buffer].offset), a) for v, a in values)
+            linear = [index for index, a in starts if a is None and _has_digits(index)]
             try:
                 refine(node, accesses, layouts, linear)
             except Conflict as error:

@@ -56,7 +56,7 @@ def _random(number: Array, low: Array, high: Array) -> Array:
         a, b = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
         c0, c1, c2, c3 = (b >> np.uint64(32)) ^ c1 ^ k0, b & mask, (a >> np.uint64(32)) ^ c3 ^ k1, a & mask
         k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
-    return np.choose(number & np.uint64(3), [c0, c1, c2, c3]).astype(np.int64)
+    return np.choose((number & np.uint64(3)).astype(np.int64), [c0, c1, c2, c3]).astype(np.int64)
 
 
 def _integers(*values: Array) -> bool:

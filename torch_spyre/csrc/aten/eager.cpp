@@ -48,7 +48,9 @@ enum Tag : int64_t {
 /// Everything about one call that the cache and the launch need, gathered in one pass over its arguments.
 struct Call {
   Key key;
-  c10::SmallVector<const at::Tensor*, 8> tensors;
+  c10::SmallVector<const at::Tensor*, 8> tensors;  // null: a number
+  c10::SmallVector<double, 8> numbers;             // by the place of the null
+  bool numbers_at_launch = false;                  // floats are launch scalars, not part of the key
   c10::DeviceIndex device = -1;
   std::optional<at::Generator> generator;
   const at::Tensor* foreign = nullptr;  // a tensor that is neither on spyre nor a CPU scalar
@@ -56,7 +58,19 @@ struct Call {
 
   void add(const c10::IValue& v);
   void add_tensor(const at::Tensor& t);
+  void add_number(double value);
+  Operand operand(int i) const {
+    return tensors[i] ? Operand{tensors[i]} : Operand{nullptr, numbers[i], static_cast<int64_t>(numbers[i])};
+  }
 };
+
+void Call::add_number(double value) {
+  key.add(kDouble);
+  if (!numbers_at_launch) return key.add(std::bit_cast<int64_t>(value));
+  tensors.push_back(nullptr);
+  numbers.resize(tensors.size());
+  numbers.back() = value;
+}
 
 void Call::add_tensor(const at::Tensor& t) {
   if (!t.defined()) return key.add(kUndefined);
@@ -77,7 +91,7 @@ void Call::add(const c10::IValue& v) {
   if (v.isTensor()) return add_tensor(v.toTensor());
   if (v.isNone()) return key.add(kNone);
   if (v.isInt()) return key.add(kInt), key.add(v.toInt());
-  if (v.isDouble()) return key.add(kDouble), key.add(std::bit_cast<int64_t>(v.toDouble()));
+  if (v.isDouble()) return add_number(v.toDouble());
   if (v.isBool()) return key.add(kBool), key.add(v.toBool());
   if (v.isDevice()) {
     const auto d = v.toDevice();
@@ -224,14 +238,15 @@ void run_plan(const c10::OperatorHandle& op, Stack* stack, const Call& call, con
   c10::SmallVector<uint64_t, 2> keys;
   for (int i : plan.inputs) {
     if (i >= n) raise("InvalidArgument", c10::str(op_name(op), ": EagerPlan names tensor ", i, " of ", n));
-    operands.push_back(i < 0 ? key_word(call, device, static_cast<size_t>(-1 - i), keys) : Operand{call.tensors[i]});
+    operands.push_back(i < 0 ? key_word(call, device, static_cast<size_t>(-1 - i), keys) : call.operand(i));
   }
   const auto made = plan.launch->run(device, {operands.data(), operands.size()});
   std::vector<at::Tensor> results;
   for (const auto& o : plan.outputs) {
     const bool fresh = o.kind == Binding::Kind::output;
     const int limit = fresh ? static_cast<int>(made.size()) : n;
-    if (o.index < 0 || o.index >= limit) raise("InvalidArgument", op_name(op) + ": EagerPlan output does not exist");
+    if (o.index < 0 || o.index >= limit || (!fresh && !call.tensors[o.index]))
+      raise("InvalidArgument", op_name(op) + ": EagerPlan output does not exist");
     results.push_back(fresh ? made[o.index] : *call.tensors[o.index]);
   }
   push_results(op, stack, std::move(results));
@@ -259,6 +274,22 @@ std::shared_ptr<const EagerPlan> plan_call(const c10::OperatorHandle& op, Stack*
 }
 
 void boxed_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) { run_eager(op, stack); }
+
+/// Steps of optimisers, whose numbers change from call to call; torch_spyre/ops/optimisers.py has their formulas.
+bool numbers_at_launch(const c10::OperatorHandle& op) {
+  std::string_view name = op.operator_name().name, overload = op.operator_name().overload_name;
+  if (!name.starts_with("aten::")) return false;
+  name.remove_prefix(6);
+  if (name.starts_with("_fused_")) {
+    const bool known =
+        name == "_fused_sgd_" || name == "_fused_adam_" || name == "_fused_adamw_" || name == "_fused_adagrad_";
+    return known && (overload.empty() || overload == "tensor_lr");
+  }
+  if (name.ends_with('_')) name.remove_suffix(1);
+  if (name == "add" || name == "sub") return overload == "Tensor";
+  if (name == "lerp") return overload == "Scalar";
+  return overload.empty() && (name == "addcdiv" || name == "addcmul");
+}
 
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 
@@ -316,6 +347,7 @@ void run_eager(const c10::OperatorHandle& op, Stack* stack, int written) {
   const auto n = op.schema().arguments().size();
   separate(op, stack, written);
   Call call;
+  call.numbers_at_launch = numbers_at_launch(op);
   call.key.add(reinterpret_cast<int64_t>(&op.schema()));
   for (auto it = stack->end() - static_cast<int64_t>(n); it != stack->end(); ++it) call.add(*it);
   if (C10_UNLIKELY(call.foreign != nullptr)) {

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "program_job.h"
+#include "scheduled_job.h"
 #include "team.h"
 
 namespace spyre::card {
@@ -15,14 +16,20 @@ constexpr uint64_t kSharedWork = 16384;  // element operations per phase from wh
 
 Executor::Executor() : cores_(kCores) {
   void* p =
-      mmap(nullptr, kCores * kLxBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      mmap(nullptr, kCores * kLxPitch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw Error("OutOfMemory", "cannot reserve 64 MiB for the scratchpads of a card");
   lx_ = static_cast<std::byte*>(p);
 }
 
-Executor::~Executor() { munmap(lx_, kCores * kLxBytes); }
+Executor::~Executor() { munmap(lx_, kCores * kLxPitch); }
 
 void Executor::run(const Launch& launch) {
+  if (const Schedule* schedule = launch.proof->schedule->get(*launch.image, launch.scalars)) {
+    if (schedule->stages.empty()) return;
+    ScheduledJob job(launch, *schedule, lx_);
+    Team::instance().run(job, schedule->stages[0].units(), schedule->shared);
+    return job.throw_failure();
+  }
   ProgramJob job(launch, lx_, cores_);
   const Proof& proof = *launch.proof;
   int cores = static_cast<int>(launch.image->cores);

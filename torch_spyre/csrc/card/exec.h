@@ -39,7 +39,7 @@ class Executor {
   void run_sanitized(const Launch& launch);
 
  private:
-  std::byte* lx_;  // kCores * kLxBytes, committed when touched
+  std::byte* lx_;  // kCores * kLxPitch, committed when touched
   std::vector<CoreState> cores_;
 };
 

@@ -164,11 +164,14 @@ std::string describe(const Image& image, uint32_t pc, int core);
 Image decode_program(std::span<const std::byte> binary);
 std::string disassemble_image(const Image& image);
 
+class ScheduleSlot;
+
 /// What one launch does, found by dry-running its scalar part.
 struct Proof {
   Counters counters;  // of one launch; launches and DMA stay 0
   uint64_t phases = 1;
-  uint64_t work = 0;  // element operations of all cores, to decide whether helper threads pay
+  uint64_t work = 0;                       // element operations of all cores, to decide whether helper threads pay
+  std::shared_ptr<ScheduleSlot> schedule;  // its kernel calls, once it runs often
 };
 
 /// Proves bounds, scratchpad ownership and definition before use for one tuple of integer launch scalars.

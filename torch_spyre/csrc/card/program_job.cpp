@@ -9,18 +9,22 @@
 
 namespace spyre::card {
 
-ProgramJob::ProgramJob(const Launch& launch, std::byte* lx, std::vector<CoreState>& cores)
-    : launch_(launch), image_(*launch.image), lx_(lx), cores_(cores) {
-  std::vector<int64_t> ints;
-  scalar_bits_.resize(launch.scalars.size());
-  for (size_t s = 0; s < launch.scalars.size(); ++s) {
-    bool is_float = image_.scalar_is_float[s];
-    if (!is_float) ints.push_back(launch.scalars[s].i);
-    if (is_float)
-      std::memcpy(&scalar_bits_[s], &launch.scalars[s].f, 4);
+std::vector<uint32_t> scalar_bits(const Launch& launch) {
+  std::vector<uint32_t> bits(launch.scalars.size());
+  for (size_t s = 0; s < bits.size(); ++s) {
+    if (launch.image->scalar_is_float[s])
+      std::memcpy(&bits[s], &launch.scalars[s].f, 4);
     else
-      scalar_bits_[s] = static_cast<uint32_t>(launch.scalars[s].i);
+      bits[s] = static_cast<uint32_t>(launch.scalars[s].i);
   }
+  return bits;
+}
+
+ProgramJob::ProgramJob(const Launch& launch, std::byte* lx, std::vector<CoreState>& cores)
+    : launch_(launch), image_(*launch.image), lx_(lx), cores_(cores), scalar_bits_(scalar_bits(launch)) {
+  std::vector<int64_t> ints;
+  for (size_t s = 0; s < launch.scalars.size(); ++s)
+    if (!image_.scalar_is_float[s]) ints.push_back(launch.scalars[s].i);
   for (uint32_t c = 0; c < image_.cores; ++c) cores_[c].reset(image_, static_cast<int>(c), ints);
 }
 
@@ -33,12 +37,12 @@ void ProgramJob::run_unit(int unit) {
       ++core.pc;
     }
   } catch (const std::bad_alloc&) {
-    fail(core, "OutOfMemory", "the host has no working memory for the instruction; use smaller tiles");
+    fail(core, out_of_working_memory().kind, out_of_working_memory().message);
   }
 }
 
 int ProgramJob::next_phase() {
-  if (image_.instrs[cores_[0].pc].op == Op::END || failed_.load(std::memory_order_relaxed)) return 0;
+  if (image_.instrs[cores_[0].pc].op == Op::END || failure_.any()) return 0;
   for (uint32_t c = 0; c < image_.cores; ++c) ++cores_[c].pc;
   return static_cast<int>(image_.cores);
 }
@@ -49,75 +53,102 @@ void ProgramJob::run_tile(const CoreState& core, const Instr& i) {
   if (!resolve_shape(image_, i, core, arith, shape)) return;
   auto operands = image_.operands_of(i);
   LayoutMap layouts[2];
-  View views[kMaxOperands];
-  for (size_t k = 0; k < operands.size(); ++k) views[k] = resolve(operands[k], core, i.rank, &layouts[k & 1]);
-  switch (i.op) {
-    case Op::VOP:
-      return vector_op(i.vop, i.compute, shape, views[0], views + 1, static_cast<int>(operands.size()) - 1);
-    case Op::REDUCE:
-      return reduce(i.rop, i.compute, shape, i.reduced_mask, i.accumulates(), views[0], views[1]);
-    case Op::MATMUL:
-      return matmul(shape, i.accumulates(), views[0], views[1], views[2]);
-    case Op::COPY:
-      if (!copy(shape, views[0], views[1])) fail(core, "Overflow", "a value does not fit the format it is stored in");
-      return;
-    case Op::RINGSUM:
-      return ring_sum(core, i, operands[1], shape, views[0], views[1]);
-    case Op::GATHER:
-    case Op::SCATTER:
-      return move_indexed(core, i, shape, views);
-    case Op::IOTA:
-      return iota(shape, views[0], evaluate(image_, i.a, core, arith), &image_.maps[i.first_step]);
-    case Op::SCAN:
-      return scan(i.rop, i.compute, shape, i.dim, views[0], views[1]);
-    case Op::ARGREDUCE:
-      return arg_reduce(i.rop, shape, i.dim, i.outputs & 1 ? &views[0] : nullptr,
-                        i.outputs & 2 ? &views[i.n_outputs - 1] : nullptr, views[i.n_outputs]);
-    case Op::SORT:
-      return sort(shape, i.dim, i.order & kDescending, i.order & kStable, i.step, i.outputs & 1 ? &views[0] : nullptr,
-                  i.outputs & 2 ? &views[i.n_outputs - 1] : nullptr, views[i.n_outputs]);
-    default:
-      return;
-  }
+  Operands views;
+  size_t n = operands.size();
+  for (size_t k = 0; k < n; ++k) views.set(k, resolve(operands[k], core, i.rank, &layouts[k & 1]));
+  if (i.op == Op::RINGSUM) n = ring_sources(core, i, operands[1], views);
+  const int64_t start = i.op == Op::IOTA ? evaluate(image_, i.a, core, arith) : 0;
+  auto failure = run_kernel(image_, i, shape, i.reduced_mask, start, views.data(), n);
+  if (failure) fail(core, failure->kind, failure->message);
 }
 
-void ProgramJob::move_indexed(const CoreState& core, const Instr& i, const Shape& shape, const View* views) {
+/// Expands views[1] into the sources of a RINGSUM; returns the number of operands.
+size_t ProgramJob::ring_sources(const CoreState& core, const Instr& i, const Operand& in, Operands& views) const {
+  FastArith arith;
+  int64_t owner = evaluate(image_, i.a, core, arith);
+  const int64_t offset = evaluate(image_, in.offset, core, arith);
+  for (uint32_t k = 0; k < i.ring_cores; ++k, owner += i.step) {
+    if (k > 0) views.set(1 + k, views[1]);
+    views[1 + k].base = lx_of(owner) + offset;
+  }
+  return 1 + i.ring_cores;
+}
+
+namespace {
+
+std::optional<Failure> move_indexed(const Image& image, const Instr& i, const Shape& shape, const View* views) {
   TableIndex indices[kMaxIndices];
   int n = i.n_indices();
   for (int k = 0; k < n; ++k) {
-    const Index& index = image_.indices[i.first_index + k];
+    const Index& index = image.indices[i.first_index + k];
     indices[k] = {views[2 + k], index.along, index.limit};
   }
   BadIndex bad{};
   bool ok = i.op == Op::GATHER ? gather(shape, views[0], views[1], indices, n, i.masked(), &bad)
                                : scatter(shape, views[0], views[1], indices, n, i.accumulates(), i.masked(), &bad);
-  if (!ok)
-    fail(core, "IndexOutOfRange",
-         "index " + std::to_string(bad.value) + " lies outside [0, " + std::to_string(bad.limit) + ")");
+  if (ok) return std::nullopt;
+  return Failure{0, 0, "IndexOutOfRange",
+                 "index " + std::to_string(bad.value) + " lies outside [0, " + std::to_string(bad.limit) + ")"};
+}
+
+}  // namespace
+
+std::optional<Failure> run_kernel(const Image& image, const Instr& i, const Shape& shape, uint32_t reduced_mask,
+                                  int64_t start, const View* views, size_t n) {
+  const int inputs = static_cast<int>(n) - 1;
+  switch (i.op) {
+    case Op::VOP:
+      vector_op(i.vop, i.compute, shape, views[0], views + 1, inputs);
+      break;
+    case Op::REDUCE:
+      reduce(i.rop, i.compute, shape, reduced_mask, i.accumulates(), views[0], views[1]);
+      break;
+    case Op::MATMUL:
+      matmul(shape, i.accumulates(), views[0], views[1], views[2]);
+      break;
+    case Op::COPY:
+      if (!copy(shape, views[0], views[1]))
+        return Failure{0, 0, "Overflow", "a value does not fit the format it is stored in"};
+      break;
+    case Op::RINGSUM:
+      sum_views(shape, views[0], views + 1, inputs);
+      break;
+    case Op::GATHER:
+    case Op::SCATTER:
+      return move_indexed(image, i, shape, views);
+    case Op::IOTA:
+      iota(shape, views[0], start, &image.maps[i.first_step]);
+      break;
+    case Op::SCAN:
+      scan(i.rop, i.compute, shape, i.dim, views[0], views[1]);
+      break;
+    case Op::ARGREDUCE:
+      arg_reduce(i.rop, shape, i.dim, i.outputs & 1 ? &views[0] : nullptr,
+                 i.outputs & 2 ? &views[i.n_outputs - 1] : nullptr, views[i.n_outputs]);
+      break;
+    case Op::SORT:
+      sort(shape, i.dim, i.order & kDescending, i.order & kStable, i.step, i.outputs & 1 ? &views[0] : nullptr,
+           i.outputs & 2 ? &views[i.n_outputs - 1] : nullptr, views[i.n_outputs]);
+      break;
+    default:
+      break;
+  }
+  return std::nullopt;
 }
 
 void ProgramJob::fail(const CoreState& core, const char* kind, const std::string& message) {
-  std::lock_guard lock(failure_mutex_);
-  if (failure_ && failure_->core <= core.core) return;
-  failure_ = {core.core, core.pc, kind, message};
-  failed_ = true;
+  failure_.note({core.core, core.pc, kind, message});
 }
 
-void ProgramJob::throw_failure() const {
-  if (failure_) throw Error(failure_->kind, describe(image_, failure_->pc, failure_->core) + failure_->message);
+void FirstFailure::note(const Failure& failure) {
+  std::lock_guard lock(mutex_);
+  if (failure_ && failure_->core <= failure.core) return;
+  failure_ = failure;
+  any_ = true;
 }
 
-void ProgramJob::ring_sum(const CoreState& core, const Instr& i, const Operand& in, const Shape& shape, const View& out,
-                          const View& source) {
-  FastArith arith;
-  int64_t owner = evaluate(image_, i.a, core, arith);
-  int64_t offset = evaluate(image_, in.offset, core, arith);
-  View views[kCores];
-  for (uint32_t k = 0; k < i.ring_cores; ++k, owner += i.step) {
-    views[k] = source;
-    views[k].base = lx_of(owner) + offset;
-  }
-  sum_views(shape, out, views, static_cast<int>(i.ring_cores));
+void FirstFailure::raise(const Image& image) const {
+  if (failure_) throw Error(failure_->kind, describe(image, failure_->pc, failure_->core) + failure_->message);
 }
 
 View ProgramJob::resolve(const Operand& o, const CoreState& core, int rank, LayoutMap* layout) const {

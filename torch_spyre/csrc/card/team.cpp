@@ -37,7 +37,9 @@ int default_threads() {
 }  // namespace
 
 int spin_pauses() {
-  static const int pauses = std::thread::hardware_concurrency() > 1 ? 400 : 0;  // some 10 us
+  static const int pauses = std::thread::hardware_concurrency() > 1
+                                ? 2000
+                                : 0;  // some 50 us: the longest that one thread works alone between shared work
   return pauses;
 }
 
@@ -119,6 +121,7 @@ bool Team::claim_and_run() {
   job.run_unit(next_of(ticket));
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     int units = job.next_phase();
+    for (; units == 1; units = job.next_phase()) job.run_unit(0);  // nobody could help
     remaining_.store(units, std::memory_order_relaxed);
     publish(units);
   }

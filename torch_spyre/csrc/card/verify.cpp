@@ -10,6 +10,7 @@
 #include "program.h"
 #include "sanitize.h"
 #include "scalar.h"
+#include "schedule.h"
 
 namespace spyre::card {
 namespace {
@@ -52,6 +53,7 @@ class Prover {
       ++proof_.phases;
     }
     check_remote_reads();
+    proof_.schedule = std::make_shared<ScheduleSlot>();
     return proof_;
   }
 

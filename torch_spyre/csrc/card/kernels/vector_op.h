@@ -280,8 +280,8 @@ void vector_op(VOp op, Compute compute, const Shape& shape, const View& out, con
 
 constexpr int kMaxSummands = 64;
 
-void sum_views(const Shape& shape, const View& out, const View* in, int n) {
-  constexpr int N = kMaxSummands + 1;
+template <int N>
+void sum_up_to(const Shape& shape, const View& out, const View* in, int n) {
   const View* views[N] = {&out};
   for (int k = 0; k < n; ++k) views[k + 1] = &in[k];
   for_each_loops<N>(shape, ~0u, views, n + 1, [&](const Loops<N>& loops) {
@@ -303,6 +303,10 @@ void sum_views(const Shape& shape, const View& out, const View* in, int n) {
       }
     });
   });
+}
+
+void sum_views(const Shape& shape, const View& out, const View* in, int n) {
+  n < 4 ? sum_up_to<4>(shape, out, in, n) : sum_up_to<kMaxSummands + 1>(shape, out, in, n);
 }
 
 SPYRE_ISA_END

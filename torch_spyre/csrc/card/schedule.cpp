@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "scalar.h"
+
+namespace spyre::card {
+namespace {
+
+constexpr size_t kMaxCalls = 40'000;
+constexpr int64_t kAloneNs = 8'000;  // work of a phase that one thread does sooner than two would
+constexpr int64_t kUnitNs = 2'500;   // work worth claiming
+constexpr int64_t kLongNs = 1'000;   // a call that does not gain by being joined to others
+constexpr int64_t kCallNs = 100;
+
+/// One call of one core while the schedule is made.
+struct Draft {
+  KernelCall call;
+  std::vector<Place> places;
+  std::vector<View> views;
+  std::vector<LayoutMap> layouts;  // by Place::layout
+};
+
+/// Nanoseconds, roughly.
+int64_t cost(Op op, const Shape& shape) {
+  int64_t points = 1;
+  for (int d = 0; d < shape.rank; ++d) points *= shape.extent[d];
+  if (op != Op::MATMUL) return kCallNs + points / 8;
+  const int64_t rows = shape.extent[shape.rank - 3];
+  return kCallNs + points / (rows < 4 ? 12 : 40);
+}
+
+/// Instructions that one call can do for several cores. The others depend on the order of cores or tell of it in
+/// errors.
+bool mergeable(Op op) {
+  return op == Op::VOP || op == Op::REDUCE || op == Op::MATMUL || op == Op::COPY || op == Op::RINGSUM;
+}
+
+bool same_box(const Draft& a, const Draft& b) {
+  return a.call.pc == b.call.pc && a.call.shape.rank == b.call.shape.rank &&
+         std::equal(a.call.shape.extent, a.call.shape.extent + a.call.shape.rank, b.call.shape.extent);
+}
+
+bool same_maps(const Draft& a, const Draft& b) {
+  for (size_t k = 0; k < a.views.size(); ++k)
+    for (int d = 0; d < a.call.shape.rank; ++d) {
+      const DimMap &x = a.views[k].dim[d], &y = b.views[k].dim[d];
+      if (x.block != y.block || x.inner != y.inner || x.outer != y.outer) return false;
+    }
+  for (size_t l = 0; l < a.layouts.size(); ++l)
+    for (int d = 0; d < a.call.shape.rank; ++d)
+      if (a.layouts[l].stride[d] != b.layouts[l].stride[d] || a.layouts[l].direct[d] != b.layouts[l].direct[d])
+        return false;
+  return true;
+}
+
+/// From draft a to draft b: by how far each operand moves on.
+struct Distance {
+  std::vector<int64_t> places, layouts;
+  bool operator==(const Distance&) const = default;
+};
+
+std::optional<Distance> distance(const Draft& a, const Draft& b) {
+  if (!same_box(a, b) || a.call.shape.rank == kMaxDims || !same_maps(a, b)) return std::nullopt;
+  Distance d;
+  for (size_t k = 0; k < a.places.size(); ++k) {
+    const Place &p = a.places[k], &q = b.places[k];
+    if (p.space != q.space || p.index != q.index) return std::nullopt;
+    d.places.push_back(q.offset - p.offset);
+  }
+  for (size_t l = 0; l < a.layouts.size(); ++l) d.layouts.push_back(b.layouts[l].offset - a.layouts[l].offset);
+  const bool writes_apart = d.places[0] != 0 || (!d.layouts.empty() && a.places[0].layout >= 0);
+  if (!writes_apart) return std::nullopt;
+  return d;
+}
+
+/// Puts a new outermost dim in front: `count` repetitions of the draft, each `by` further.
+void repeat(Draft& draft, int64_t count, const Distance& by) {
+  Shape& shape = draft.call.shape;
+  std::copy_backward(shape.extent, shape.extent + shape.rank, shape.extent + shape.rank + 1);
+  shape.extent[0] = count;
+  for (size_t k = 0; k < draft.views.size(); ++k) {
+    DimMap* dim = draft.views[k].dim;
+    std::copy_backward(dim, dim + shape.rank, dim + shape.rank + 1);
+    dim[0] = {0, by.places[k], 0};
+    if (draft.places[k].layout < 0) continue;
+    LayoutMap& map = draft.layouts[draft.places[k].layout];
+    std::copy_backward(map.stride, map.stride + shape.rank, map.stride + shape.rank + 1);
+    std::copy_backward(map.direct, map.direct + shape.rank, map.direct + shape.rank + 1);
+    map.stride[0] = by.layouts[draft.places[k].layout];
+    map.direct[0] = by.places[k];
+  }
+  ++shape.rank;
+  draft.call.reduced_mask <<= 1;
+}
+
+/// Joins runs of evenly spaced drafts of one instruction.
+std::vector<Draft> join(std::vector<Draft> drafts) {
+  std::vector<Draft> joined;
+  for (size_t i = 0; i < drafts.size();) {
+    size_t end = i + 1;
+    std::optional<Distance> by;
+    if (end < drafts.size()) by = distance(drafts[i], drafts[end]);
+    while (by && end < drafts.size() && distance(drafts[end - 1], drafts[end]) == by) ++end;
+    if (end > i + 1) repeat(drafts[i], static_cast<int64_t>(end - i), *by);
+    joined.push_back(std::move(drafts[i]));
+    i = end;
+  }
+  return joined;
+}
+
+class Scheduler {
+ public:
+  Scheduler(const Image& image, std::span<const int64_t> int_scalars)
+      : image_(image), cores_(image.cores), drafts_(image.cores) {
+    for (uint32_t c = 0; c < image.cores; ++c) cores_[c].reset(image, static_cast<int>(c), int_scalars);
+  }
+
+  std::unique_ptr<const Schedule> run() {
+    auto schedule = std::make_unique<Schedule>();
+    for (out_ = schedule.get();; ++phase_) {
+      if (!draft_phase()) return nullptr;
+      add_phase();
+      if (image_.instrs[cores_[0].pc].op == Op::END) break;
+      for (CoreState& core : cores_) ++core.pc;
+    }
+    return schedule;
+  }
+
+ private:
+  /// Collects what each core does up to the next BARRIER or END. False if it is too much.
+  bool draft_phase() {
+    FastArith arith;
+    for (CoreState& core : cores_) {
+      std::vector<Draft>& list = drafts_[core.core];
+      list.clear();
+      for (const Instr* i = &advance(image_, core, arith); i->tile(); i = &advance(image_, core, arith)) {
+        Draft draft;
+        if (resolve_shape(image_, *i, core, arith, draft.call.shape)) {
+          if (++n_drafts_ > kMaxCalls) return false;
+          resolve(*i, core, draft);
+          list.push_back(std::move(draft));
+        }
+        ++core.pc;
+      }
+    }
+    return true;
+  }
+
+  void resolve(const Instr& i, const CoreState& core, Draft& draft) {
+    FastArith arith;
+    draft.call.pc = core.pc;
+    draft.call.phase = phase_;
+    draft.call.core = core.core;
+    draft.call.reduced_mask = i.reduced_mask;
+    if (i.op == Op::IOTA) draft.call.start = evaluate(image_, i.a, core, arith);
+    auto operands = image_.operands_of(i);
+    if (i.op == Op::RINGSUM) {
+      resolve_operand(operands[0], core, i.rank, draft, core.core);
+      int64_t owner = evaluate(image_, i.a, core, arith);
+      for (uint32_t k = 0; k < i.ring_cores; ++k, owner += i.step)
+        resolve_operand(operands[1], core, i.rank, draft, owner);
+      return;
+    }
+    for (const Operand& o : operands)
+      resolve_operand(o, core, i.rank, draft,
+                      o.space == Space::LX_REMOTE ? evaluate(image_, o.core, core, arith) : core.core);
+  }
+
+  void resolve_operand(const Operand& o, const CoreState& core, int rank, Draft& draft, int64_t owner) {
+    FastArith arith;
+    Place place{o.space, o.index, -1, 0};
+    View view;
+    view.format = o.format;
+    if (!o.addressed()) {
+      place.offset = o.space == Space::IMM ? static_cast<int64_t>(reinterpret_cast<intptr_t>(&o.bits)) : 0;
+    } else {
+      place.offset = evaluate(image_, o.offset, core, arith);
+      if (o.space == Space::LX || o.space == Space::LX_REMOTE) {
+        place.space = Space::LX;
+        place.offset += owner * kLxPitch;
+      }
+      if (o.layout >= 0) {
+        place.layout = static_cast<int32_t>(draft.layouts.size());
+        draft.layouts.push_back(image_.layouts[o.layout].map);
+        draft.layouts.back().offset = evaluate(image_, image_.layouts[o.layout].offset, core, arith);
+      } else {
+        std::copy_n(image_.maps.data() + o.first_map, rank, view.dim);
+      }
+    }
+    draft.places.push_back(place);
+    draft.views.push_back(view);
+  }
+
+  /// What a core does before its first and after its last long call goes to parts of their own, if one thread does
+  /// that for all cores at once: calls join there.
+  void add_phase() {
+    Part all, head, middle, tail;
+    for (const std::vector<Draft>& list : drafts_) {
+      auto is_long = [&](const Draft& d) { return ns(d) >= kLongNs; };
+      const auto first = std::find_if(list.begin(), list.end(), is_long);
+      const auto end = first == list.end() ? first : std::find_if(list.rbegin(), list.rend(), is_long).base();
+      const auto n = static_cast<size_t>(list.size());
+      const auto from = static_cast<size_t>(first - list.begin()), to = static_cast<size_t>(end - list.begin());
+      const bool none = first == list.end();
+      all.push_back({0, n});
+      head.push_back({0, none ? 0 : from});
+      middle.push_back({none ? 0 : from, to});
+      tail.push_back({to, n});
+    }
+    if (together_ns(all) < kAloneNs) return add_alone(all);
+    for (Part* part : {&head, &tail}) {
+      if (together_ns(*part) < kAloneNs) continue;
+      for (size_t c = 0; c < part->size(); ++c) {
+        if ((*part)[c].first == (*part)[c].second) continue;
+        middle[c] = {std::min(middle[c].first, (*part)[c].first), std::max(middle[c].second, (*part)[c].second)};
+      }
+      part->clear();
+    }
+    add_alone(head);
+    add_shared(middle);
+    add_alone(tail);
+  }
+
+  using Part = std::vector<std::pair<size_t, size_t>>;  // by core, a range of its drafts
+
+  int64_t ns(const Draft& d) const { return cost(image_.instrs[d.call.pc].op, d.call.shape); }
+
+  /// Time of a part on one thread, with one call per instruction where calls join.
+  int64_t together_ns(const Part& part) const {
+    int64_t sum = 0;
+    std::vector<uint32_t> seen;
+    for (size_t c = 0; c < part.size(); ++c) {
+      for (size_t i = part[c].first; i < part[c].second; ++i) {
+        const Draft& d = drafts_[c][i];
+        sum += ns(d);
+        if (!mergeable(image_.instrs[d.call.pc].op)) continue;
+        if (std::find(seen.begin(), seen.end(), d.call.pc) != seen.end()) sum -= kCallNs;
+        seen.push_back(d.call.pc);
+      }
+    }
+    return sum;
+  }
+
+  /// Cuts a part into units of whole cores.
+  void add_shared(const Part& part) {
+    const auto first = static_cast<uint32_t>(out_->units.size());
+    for (size_t c = 0; c < part.size();) {
+      size_t end = c;
+      int64_t sum = 0;
+      for (; end < part.size() && sum < kUnitNs; ++end)
+        for (size_t i = part[end].first; i < part[end].second; ++i) sum += ns(drafts_[end][i]);
+      if (sum > 0) add_unit(part, c, end);
+      c = end;
+    }
+    const auto end = static_cast<uint32_t>(out_->units.size());
+    if (end == first) return;
+    out_->stages.push_back({first, end});
+    out_->shared |= end - first > 1;
+  }
+
+  /// One unit; it joins the one before if that was alone as well.
+  void add_alone(const Part& part) {
+    if (std::all_of(part.begin(), part.end(), [](auto range) { return range.first == range.second; })) return;
+    const bool joins = !out_->stages.empty() && out_->stages.back().units() == 1;
+    if (!joins) out_->stages.push_back({static_cast<uint32_t>(out_->units.size()), 0});
+    add_unit(part, 0, part.size());
+    if (joins) {
+      const uint32_t end = out_->units.back().end_call;
+      out_->units.pop_back();
+      out_->units.back().end_call = end;
+    }
+    out_->stages.back().end_unit = static_cast<uint32_t>(out_->units.size());
+  }
+
+  /// All that cores [first, end) do in this part. Each core keeps its order; cores at the same instruction go together.
+  void add_unit(const Part& part, size_t first, size_t end) {
+    const auto begin = static_cast<uint32_t>(out_->calls.size());
+    std::vector<size_t> next;
+    for (size_t c = first; c < end; ++c) next.push_back(part[c].first);
+    for (;;) {
+      uint32_t pc = UINT32_MAX;
+      for (size_t c = first; c < end; ++c)
+        if (next[c - first] < part[c].second) pc = std::min(pc, drafts_[c][next[c - first]].call.pc);
+      if (pc == UINT32_MAX) break;
+      std::vector<Draft> group;
+      for (size_t c = first; c < end; ++c) {
+        size_t& at = next[c - first];
+        if (at < part[c].second && drafts_[c][at].call.pc == pc) group.push_back(std::move(drafts_[c][at++]));
+      }
+      if (mergeable(image_.instrs[pc].op)) group = join(join(std::move(group)));
+      for (Draft& d : group) add_call(d);
+    }
+    out_->units.push_back({begin, static_cast<uint32_t>(out_->calls.size())});
+  }
+
+  void add_call(Draft& d) {
+    d.call.first_operand = static_cast<uint32_t>(out_->places.size());
+    d.call.n_operands = static_cast<uint32_t>(d.places.size());
+    for (Place p : d.places) {
+      if (p.layout >= 0) p.layout += static_cast<int32_t>(out_->layouts.size());
+      out_->places.push_back(p);
+    }
+    out_->views.insert(out_->views.end(), d.views.begin(), d.views.end());
+    out_->layouts.insert(out_->layouts.end(), d.layouts.begin(), d.layouts.end());
+    out_->calls.push_back(d.call);
+  }
+
+  const Image& image_;
+  std::vector<CoreState> cores_;
+  std::vector<std::vector<Draft>> drafts_;  // of the present phase, by core
+  uint32_t phase_ = 0;
+  size_t n_drafts_ = 0;
+  Schedule* out_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<const Schedule> make_schedule(const Image& image, std::span<const int64_t> int_scalars) {
+  return Scheduler(image, int_scalars).run();
+}
+
+const Schedule* ScheduleSlot::get(const Image& image, std::span<const Scalar> scalars) {
+  std::lock_guard lock(mutex_);
+  if (launches_ < 2 && ++launches_ == 2) {
+    std::vector<int64_t> ints;
+    for (size_t s = 0; s < scalars.size(); ++s)
+      if (!image.scalar_is_float[s]) ints.push_back(scalars[s].i);
+    schedule_ = make_schedule(image, ints);
+  }
+  return schedule_.get();
+}
+
+}  // namespace spyre::card
