@@ -38,11 +38,23 @@ class Recompile:
     count: int = 1
 
 
+@dataclass(frozen=True)
+class PlannedPerSize:
+    """A kernel with dynamic sizes that has no program for a bucket of sizes: each combination of them is planned."""
+
+    kernel: str
+    origin: str  # its first operation
+    reason: str
+    count: int = 1
+
+
 class Report(tuple[fallbacks.Fallback, ...]):
-    """The host fallbacks by falling traffic, with `graph_breaks` and `recompiles`; prints as tables."""
+    """The host fallbacks by falling traffic, with `graph_breaks`, `recompiles` and `planned_per_size`; prints as
+    tables."""
 
     graph_breaks: tuple[GraphBreak, ...] = ()
     recompiles: tuple[Recompile, ...] = ()
+    planned_per_size: tuple[PlannedPerSize, ...] = ()
 
     @property
     def fallbacks(self) -> tuple[fallbacks.Fallback, ...]:
@@ -53,6 +65,7 @@ class Report(tuple[fallbacks.Fallback, ...]):
             "fallbacks": [asdict(row) for row in self],
             "graph_breaks": [asdict(row) for row in self.graph_breaks],
             "recompiles": [asdict(row) for row in self.recompiles],
+            "planned_per_size": [asdict(row) for row in self.planned_per_size],
         }
 
     def to_json(self) -> str:
@@ -69,6 +82,9 @@ class Report(tuple[fallbacks.Fallback, ...]):
         if self.recompiles:
             again = [(r.line, r.function, str(r.count), r.reason) for r in self.recompiles]
             parts.append(_table("recompiles", ("of the function at", "name", "times", "why"), again))
+        if self.planned_per_size:
+            sizes = [(p.kernel, p.origin, str(p.count), p.reason) for p in self.planned_per_size]
+            parts.append(_table("dynamic sizes planned one by one", ("kernel", "begins with", "plans", "why"), sizes))
         return "\n\n".join(parts)
 
 
@@ -77,6 +93,10 @@ def report() -> Report:
     if "torch._dynamo" in sys.modules:
         made.graph_breaks = tuple(_graph_breaks())
         made.recompiles = tuple(_recompiles())
+    dynamic = sys.modules.get("torch_spyre._inductor.dynamic")
+    if dynamic is not None:
+        rows = dynamic.exact_plans.items()
+        made.planned_per_size = tuple(PlannedPerSize(*place, count) for place, count in rows)
     return made
 
 

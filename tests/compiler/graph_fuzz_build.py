@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws a random graph from a seed: `draw_program(seed)`.
 
-A rule (graph_fuzz_ops.py, graph_fuzz_moves.py) draws one or a few statements; PyTorch itself says, on tensors without data, whether a statement is legal and
-what comes out. A rule that finds no operand, or that PyTorch refuses, adds nothing.
+A rule (graph_fuzz_ops.py, graph_fuzz_moves.py) draws one or a few statements; PyTorch itself says, on tensors without
+data, whether a statement is legal and what comes out. A rule that finds no operand, or that PyTorch refuses, adds
+nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from random import Random
 from typing import Any
 
 import torch
-from graph_fuzz import FLOATS, Input, Program, Step
+from graph_fuzz_program import FLOATS, Input, Program, Step
 
 HALF, FLOAT, BRAIN = torch.float16, torch.float32, torch.bfloat16
 INTS = (torch.int32, torch.int64)
@@ -54,7 +55,9 @@ class Builder:
 
     def pick(self, test: Callable[[torch.Tensor], bool] = lambda x: True) -> str | None:
         """A value that fits, a recent one more often than not, so that graphs grow deep."""
-        names = [n for n, x in self.values.items() if isinstance(x, torch.Tensor) and x.device.type == "meta" and test(x)]
+        names = [
+            n for n, x in self.values.items() if isinstance(x, torch.Tensor) and x.device.type == "meta" and test(x)
+        ]
         if not names:
             return None
         return names[-1] if self.chance(0.45) else self.random.choice(names[-6:] if self.chance(0.6) else names)
@@ -83,7 +86,9 @@ class Builder:
         if not kind:
             kind = self.random.choices(["normal", "integers"], [75, 25])[0] if dtype in FLOATS else "integers"
             kind = "mask" if dtype == torch.bool else kind
-        base, view = self.input_view(tuple(size)) if kind.split()[0] not in ("order", "number", "host") else (tuple(size), "")
+        base, view = (
+            self.input_view(tuple(size)) if kind.split()[0] not in ("order", "number", "host") else (tuple(size), "")
+        )
         made = Input(f"a{len(self.inputs)}", base, dtype, kind, view, scale)
         self.inputs.append(made)
         if kind == "number":

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 
 import torch
-from graph_fuzz import FLOATS
 from graph_fuzz_build import INTS, Builder, rule
+from graph_fuzz_program import FLOATS
 
 
 @rule(12)
@@ -27,7 +27,26 @@ def view_text(b: Builder, size: tuple[int, ...]) -> str:
         return b.random.choice([".unsqueeze(0)", ".expand(5)", ".reshape(1, 1)", ".expand(3, 65)"])
     d = b.random.randrange(rank)
     n, lead = size[d], ":, " * d
-    kinds = ["permute", "transpose", "slice", "slice", "select", "flat", "flatten", "split", "unsqueeze", "squeeze", "narrow", "expand", "reshape", "diagonal", "unfold", "movedim", "contiguous", "last"]
+    kinds = [
+        "permute",
+        "transpose",
+        "slice",
+        "slice",
+        "select",
+        "flat",
+        "flatten",
+        "split",
+        "unsqueeze",
+        "squeeze",
+        "narrow",
+        "expand",
+        "reshape",
+        "diagonal",
+        "unfold",
+        "movedim",
+        "contiguous",
+        "last",
+    ]
     kind = b.random.choice(kinds)
     if kind == "permute":
         return f".permute({b.random.sample(range(rank), rank)})"
@@ -44,7 +63,9 @@ def view_text(b: Builder, size: tuple[int, ...]) -> str:
         return f".flatten({d}, {d + 1})"
     if kind == "split" and n > 1:
         inner = b.random.choice([i for i in range(2, n + 1) if n % i == 0])
-        return b.random.choice([f".unflatten({d}, ({n // inner}, {inner}))", f".reshape({[*size[:d], inner, n // inner, *size[d + 1 :]]})"])
+        return b.random.choice(
+            [f".unflatten({d}, ({n // inner}, {inner}))", f".reshape({[*size[:d], inner, n // inner, *size[d + 1 :]]})"]
+        )
     if kind == "unsqueeze":
         return f".unsqueeze({b.random.randint(-1, rank)})"
     if kind == "squeeze":
@@ -53,7 +74,11 @@ def view_text(b: Builder, size: tuple[int, ...]) -> str:
         length = b.random.randint(1, n)
         return f".narrow({d}, {b.random.randint(0, n - length)}, {length})"
     if kind == "expand":
-        return f".expand({[m if m != 1 else b.random.choice([1, 3, 64]) for m in size]})" if 1 in size else f".expand(2, {', '.join(map(str, size))})"
+        return (
+            f".expand({[m if m != 1 else b.random.choice([1, 3, 64]) for m in size]})"
+            if 1 in size
+            else f".expand(2, {', '.join(map(str, size))})"
+        )
     if kind == "reshape" and math.prod(size):
         parts = b.random.choice([i for i in range(1, min(math.prod(size), 600) + 1) if math.prod(size) % i == 0])
         return b.random.choice([f".reshape({parts}, -1)", f".reshape(-1, {parts})"])
@@ -75,12 +100,22 @@ def rearrange(b: Builder) -> None:
     d, rank = b.dim(x), b.values[x].ndim
     text = b.random.choice(
         [
-            f"{{0}}.flip({d})", f"torch.roll({{0}}, {b.random.randint(-70, 70)}, {d})", f"{{0}}.repeat_interleave(2, {d})",
-            f"{{0}}.repeat({[b.random.choice([1, 1, 2, 3]) for _ in range(rank)]})", f"{{0}}.tile({b.random.choice([2, 3])},)",
-            f"F.pad({{0}}, ({b.random.randint(-1, 3)}, {b.random.randint(0, 65)}))", "torch.tril({0})", "torch.triu({0}, 1)",
-            f"F.pad({{0}}, (1, 2), mode='{b.random.choice(['reflect', 'replicate', 'circular'])}')", "F.pad({0}, (0, 1, 2, 0), value=1.5)",
-            "torch.rot90({0})", "torch.diag_embed({0})", "torch.roll({0}, 3)", "torch.flip({0}, [0, -1])", "F.interpolate({0}, scale_factor=2)",
-        ]  # fmt: skip
+            f"{{0}}.flip({d})",
+            f"torch.roll({{0}}, {b.random.randint(-70, 70)}, {d})",
+            f"{{0}}.repeat_interleave(2, {d})",
+            f"{{0}}.repeat({[b.random.choice([1, 1, 2, 3]) for _ in range(rank)]})",
+            f"{{0}}.tile({b.random.choice([2, 3])},)",
+            f"F.pad({{0}}, ({b.random.randint(-1, 3)}, {b.random.randint(0, 65)}))",
+            "torch.tril({0})",
+            "torch.triu({0}, 1)",
+            f"F.pad({{0}}, (1, 2), mode='{b.random.choice(['reflect', 'replicate', 'circular'])}')",
+            "F.pad({0}, (0, 1, 2, 0), value=1.5)",
+            "torch.rot90({0})",
+            "torch.diag_embed({0})",
+            "torch.roll({0}, 3)",
+            "torch.flip({0}, [0, -1])",
+            "F.interpolate({0}, scale_factor=2)",
+        ]
     )
     b.add(text, x)
 
@@ -91,8 +126,20 @@ def join(b: Builder) -> None:
     if x is None:
         return
     t, d = b.values[x], b.dim(x)
-    same = b.pick(lambda y: y.ndim == t.ndim and y.dtype == t.dtype and all(m == n or i == d % t.ndim for i, (m, n) in enumerate(zip(t.shape, y.shape, strict=True))))
-    other = same if (same and same != x) or b.chance(0.3) else b.input(tuple(n if i != d % t.ndim else b.random.choice([1, 3, 64, 65]) for i, n in enumerate(t.shape)), t.dtype)
+    same = b.pick(
+        lambda y: (
+            y.ndim == t.ndim
+            and y.dtype == t.dtype
+            and all(m == n or i == d % t.ndim for i, (m, n) in enumerate(zip(t.shape, y.shape, strict=True)))
+        )
+    )
+    other = (
+        same
+        if (same and same != x) or b.chance(0.3)
+        else b.input(
+            tuple(n if i != d % t.ndim else b.random.choice([1, 3, 64, 65]) for i, n in enumerate(t.shape)), t.dtype
+        )
+    )
     kind = b.random.choice(["cat", "cat", "stack", "cat of pieces", "three"])
     if kind == "stack":
         b.add(f"torch.stack([{{0}}, {{1}}], {d})", x, b.partner(x, lambda y: y.shape == t.shape))
@@ -116,7 +163,11 @@ def part(b: Builder) -> None:
     if n < 2:
         return
     at = b.random.randint(1, n - 1)
-    few = [f"torch.chunk({{0}}, 2, {d})", f"torch.split({{0}}, [{at}, {n - at}], {d})", f"torch.tensor_split({{0}}, 3, {d})"]
+    few = [
+        f"torch.chunk({{0}}, 2, {d})",
+        f"torch.split({{0}}, [{at}, {n - at}], {d})",
+        f"torch.tensor_split({{0}}, 3, {d})",
+    ]
     b.add(b.random.choice(few if n > 6 else [*few, f"torch.unbind({{0}}, {d})"]), x)
 
 
@@ -130,18 +181,48 @@ def indexing(b: Builder) -> None:
     whole = list(t.shape)
     whole[d] = m
     flat = b.input((m,), torch.int64, f"index {n}")
-    kind = b.random.choice(["select", "index", "gather", "embedding", "scatter_add", "index_add", "put", "scatter", "index_copy", "pair", "table", "take_along"])
+    kind = b.random.choice(
+        [
+            "select",
+            "index",
+            "gather",
+            "embedding",
+            "scatter_add",
+            "index_add",
+            "put",
+            "scatter",
+            "index_copy",
+            "pair",
+            "table",
+            "take_along",
+        ]
+    )
     if kind == "select":
         b.add(f"torch.index_select({{0}}, {d}, {{1}})", x, flat)
     elif kind == "index":
         b.add(f"{{0}}[{lead}{{1}}]", x, flat)
     elif kind in ("gather", "take_along"):
         index = b.input(tuple(whole), torch.int64, f"index {n}")
-        b.add(f"torch.{'gather' if kind == 'gather' else 'take_along_dim'}({{0}}, {d}, {{1}})" if kind == "gather" else f"torch.take_along_dim({{0}}, {{1}}, {d})", x, index)
+        b.add(
+            f"torch.{'gather' if kind == 'gather' else 'take_along_dim'}({{0}}, {d}, {{1}})"
+            if kind == "gather"
+            else f"torch.take_along_dim({{0}}, {{1}}, {d})",
+            x,
+            index,
+        )
     elif kind == "embedding" and t.ndim == 2:
-        b.add("F.embedding({1}, {0})", x, b.input(b.random.choice([(m,), (2, m)]), b.random.choice(INTS), f"index {t.shape[0]}"))
+        b.add(
+            "F.embedding({1}, {0})",
+            x,
+            b.input(b.random.choice([(m,), (2, m)]), b.random.choice(INTS), f"index {t.shape[0]}"),
+        )
     elif kind == "scatter_add":
-        b.add(f"{{0}}.scatter_add({d}, {{1}}, {{2}})", x, b.input(tuple(whole), torch.int64, f"index {n}"), b.input(tuple(whole), t.dtype))
+        b.add(
+            f"{{0}}.scatter_add({d}, {{1}}, {{2}})",
+            x,
+            b.input(tuple(whole), torch.int64, f"index {n}"),
+            b.input(tuple(whole), t.dtype),
+        )
     elif kind == "index_add":
         b.add(f"{{0}}.index_add({d}, {{1}}, {{2}})", x, flat, b.input(tuple(whole), t.dtype))
     elif kind == "put":
@@ -153,7 +234,12 @@ def indexing(b: Builder) -> None:
         whole[d] = few
         b.add(f"{{0}}.index_copy({d}, {{1}}, {{2}})", x, order, b.input(tuple(whole), t.dtype))
     elif kind == "pair" and t.ndim >= 2:
-        b.add("{0}[{1}, {2}]", x, b.input((m,), torch.int64, f"index {t.shape[0]}"), b.input((m,), torch.int64, f"index {t.shape[1]}"))
+        b.add(
+            "{0}[{1}, {2}]",
+            x,
+            b.input((m,), torch.int64, f"index {t.shape[0]}"),
+            b.input((m,), torch.int64, f"index {t.shape[1]}"),
+        )
     else:
         b.add("{0}[{1}]", x, b.input((2, m), torch.int64, f"index {t.shape[0]}"))
 
@@ -174,11 +260,32 @@ def write(b: Builder) -> None:
         n = t.shape[d]
         start = b.random.randrange(n)
         part = f"[{':, ' * d}{start}:{b.random.randint(start + 1, n)}:{b.random.choice([1, 1, 2])}]"
-    texts = ["{0}.add_({1})", "{0}.mul_({1})", "{0}.copy_({1})", "{0}.sub_({1}, alpha=2)", "{0}.zero_()", "{0}.fill_(2)", "{0}.neg_()", "{0}.clamp_(-1, 1)", "{0}.add_(1)"]
+    texts = [
+        "{0}.add_({1})",
+        "{0}.mul_({1})",
+        "{0}.copy_({1})",
+        "{0}.sub_({1}, alpha=2)",
+        "{0}.zero_()",
+        "{0}.fill_(2)",
+        "{0}.neg_()",
+        "{0}.clamp_(-1, 1)",
+        "{0}.add_(1)",
+    ]
     if t.dtype in FLOATS:
-        texts += ["{0}.relu_()", "{0}.sigmoid_()", "{0}.mul_(0.5)", "{0}.masked_fill_({0} > 0.5, -1.0)", "{0}.div_({1}.abs() + 1)"]
+        texts += [
+            "{0}.relu_()",
+            "{0}.sigmoid_()",
+            "{0}.mul_(0.5)",
+            "{0}.masked_fill_({0} > 0.5, -1.0)",
+            "{0}.div_({1}.abs() + 1)",
+        ]
     if part:
-        texts += [f"{{0}}{part}.add_(1)", f"{{0}}{part}.copy_({{1}}{part})", f"{{0}}{part}.mul_(2)", f"{{0}}{part}.fill_(0)"] * 2
+        texts += [
+            f"{{0}}{part}.add_(1)",
+            f"{{0}}{part}.copy_({{1}}{part})",
+            f"{{0}}{part}.mul_(2)",
+            f"{{0}}{part}.fill_(0)",
+        ] * 2
     if rank == 2:
         texts += ["{0}.t().add_({1}.t())"]
     text = b.random.choice(texts)
@@ -193,10 +300,16 @@ def new(b: Builder) -> None:
     n = b.values[x].shape[-1]
     text = b.random.choice(
         [
-            "torch.zeros_like({0})", "torch.ones_like({0})", "torch.full_like({0}, 2)", f"torch.arange({n}, device={{0}}.device)",
-            f"torch.arange({n}, device={{0}}.device, dtype={{0}}.dtype)", f"{{0}}.new_full(({n},), 3)", f"{{0}}.new_zeros(3, {n})",
-            f"torch.arange(1, {2 * n + 1}, 2, device={{0}}.device) % 5", f"(torch.arange({n}, device={{0}}.device)[:, None] >= torch.arange({n}, device={{0}}.device))",
+            "torch.zeros_like({0})",
+            "torch.ones_like({0})",
+            "torch.full_like({0}, 2)",
+            f"torch.arange({n}, device={{0}}.device)",
+            f"torch.arange({n}, device={{0}}.device, dtype={{0}}.dtype)",
+            f"{{0}}.new_full(({n},), 3)",
+            f"{{0}}.new_zeros(3, {n})",
+            f"torch.arange(1, {2 * n + 1}, 2, device={{0}}.device) % 5",
+            f"(torch.arange({n}, device={{0}}.device)[:, None] >= torch.arange({n}, device={{0}}.device))",
             "F.one_hot(({0} > 0).long(), 3)",
-        ]  # fmt: skip
+        ]
     )
     b.add(text, x)

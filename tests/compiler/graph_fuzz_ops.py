@@ -4,40 +4,157 @@
 from __future__ import annotations
 
 import torch
-from graph_fuzz import FLOATS
 from graph_fuzz_build import INTS, SIZES, Builder, broadcasts, rule
+from graph_fuzz_program import FLOATS
 
 # Pointwise.
 
-UNARY = [
-    "torch.relu({0})", "torch.neg({0})", "torch.abs({0})", "torch.exp(torch.clamp({0}, max=4.0))", "torch.tanh({0})",
-    "torch.sigmoid({0})", "F.silu({0})", "F.gelu({0})", "F.gelu({0}, approximate='tanh')", "torch.sqrt({0}.abs())",
-    "torch.rsqrt({0}.abs() + 0.5)", "torch.log({0}.abs() + 0.1)", "torch.sin({0})", "torch.cos({0})", "torch.erf({0})",
-    "torch.reciprocal({0}.abs() + 0.5)", "F.softplus({0})", "torch.square({0})", "torch.floor({0})", "torch.ceil({0})",
-    "torch.round({0})", "torch.trunc({0})", "torch.sign({0})", "F.leaky_relu({0}, 0.2)", "F.elu({0})", "F.hardtanh({0})",
-    "F.hardswish({0})", "F.mish({0})", "torch.log1p({0}.abs())", "torch.expm1(torch.clamp({0}, max=3.0))", "torch.atan({0})",
-    "torch.clamp({0}, -1.0, 1.5)", "torch.clamp({0}, min=0.25)", "{0} ** 2", "{0} ** 3", "{0}.abs() ** 0.5", "torch.exp2({0}.clamp(-4, 4))",
-    "torch.log2({0}.abs() + 1)", "F.relu6({0})", "F.logsigmoid({0})", "F.softsign({0})", "torch.isnan({0})", "torch.frac({0})",
-    "F.hardsigmoid({0})", "F.selu({0})", "torch.nan_to_num({0})", "torch.tan({0}.clamp(-1, 1))", "torch.cosh({0}.clamp(-2, 2))",
-    "torch.sinh({0}.clamp(-2, 2))", "torch.asinh({0})", "torch.special.erfc({0})", "F.tanhshrink({0})", "F.hardshrink({0})",
-    "{0}.logical_not()", "torch.signbit({0})", "torch.asin({0}.clamp(-0.9, 0.9))", "F.threshold({0}, 0.1, 2.0)",
-]  # fmt: skip
-BINARY = [
-    "torch.add({0}, {1})", "torch.sub({0}, {1})", "torch.mul({0}, {1})", "torch.maximum({0}, {1})", "torch.minimum({0}, {1})",
-    "torch.add({0}, {1}, alpha=2)", "{0} / ({1}.abs() + 0.5)", "torch.atan2({0}, {1})", "torch.lerp({0}, {1}, 0.3)",
-    "torch.addcmul({0}, {0}, {1}, value=0.5)", "torch.addcdiv({0}, {0}, {1}.abs() + 1)", "torch.rsub({0}, {1})",
-    "torch.fmod({0}, {1}.abs() + 0.5)", "torch.remainder({0}, {1}.abs() + 0.5)", "torch.hypot({0}, {1})", "torch.logaddexp({0}, {1})",
-    "torch.copysign({0}, {1})", "({0}.abs() + 0.1) ** {1}.clamp(-2, 2)", "torch.div({0}, {1}.abs() + 0.5, rounding_mode='floor')",
-    "torch.div({0}, {1}.abs() + 0.5, rounding_mode='trunc')", "F.mse_loss({0}, {1})", "torch.xlogy({0}, {1}.abs() + 0.1)",
-]  # fmt: skip
-WITH_NUMBER = [
-    "{0} + %s", "{0} * %s", "%s - {0}", "{0} / %s", "torch.maximum({0}, torch.full_like({0}, %s))", "{0}.clamp(max=%s)",
-    "torch.add({0}, {0}, alpha=%s)", "torch.sub({0}, %s)",
-]  # fmt: skip
-COMPARE = ["{0} < {1}", "{0} > {1}", "{0} <= {1}", "{0} >= {1}", "{0} == {1}", "{0} != {1}"]
-INT_UNARY = ["-{0}", "{0}.abs()", "~{0}", "torch.sign({0})", "{0}.clamp(-3, 5)", "{0} % 7", "{0} // 3", "{0} * 3 % 11", "{0} & 7", "{0} | 1", "{0} ^ 5", "{0} << 2", "{0} >> 1", "{0} / 2", "torch.bitwise_not({0})"]  # fmt: skip
-INT_BINARY = ["{0} + {1}", "{0} - {1}", "({0} * {1}) % 101", "torch.maximum({0}, {1})", "torch.minimum({0}, {1})", "{0} & {1}", "{0} | {1}", "{0} ^ {1}", "{0} // ({1}.abs() + 1)", "{0} % ({1}.abs() + 1)", "{0} / ({1}.abs() + 1)"]  # fmt: skip
-BOOL = ["{0} & {1}", "{0} | {1}", "{0} ^ {1}", "torch.logical_and({0}, {1})", "torch.logical_or({0}, {1})", "torch.logical_xor({0}, {1})"]  # fmt: skip
+UNARY = """
+torch.relu({0})
+torch.neg({0})
+torch.abs({0})
+torch.exp(torch.clamp({0}, max=4.0))
+torch.tanh({0})
+torch.sigmoid({0})
+F.silu({0})
+F.gelu({0})
+F.gelu({0}, approximate='tanh')
+torch.sqrt({0}.abs())
+torch.rsqrt({0}.abs() + 0.5)
+torch.log({0}.abs() + 0.1)
+torch.sin({0})
+torch.cos({0})
+torch.erf({0})
+torch.reciprocal({0}.abs() + 0.5)
+F.softplus({0})
+torch.square({0})
+torch.floor({0})
+torch.ceil({0})
+torch.round({0})
+torch.trunc({0})
+torch.sign({0})
+F.leaky_relu({0}, 0.2)
+F.elu({0})
+F.hardtanh({0})
+F.hardswish({0})
+F.mish({0})
+torch.log1p({0}.abs())
+torch.expm1(torch.clamp({0}, max=3.0))
+torch.atan({0})
+torch.clamp({0}, -1.0, 1.5)
+torch.clamp({0}, min=0.25)
+{0} ** 2
+{0} ** 3
+{0}.abs() ** 0.5
+torch.exp2({0}.clamp(-4, 4))
+torch.log2({0}.abs() + 1)
+F.relu6({0})
+F.logsigmoid({0})
+F.softsign({0})
+torch.isnan({0})
+torch.frac({0})
+F.hardsigmoid({0})
+F.selu({0})
+torch.nan_to_num({0})
+torch.tan({0}.clamp(-1, 1))
+torch.cosh({0}.clamp(-2, 2))
+torch.sinh({0}.clamp(-2, 2))
+torch.asinh({0})
+torch.special.erfc({0})
+F.tanhshrink({0})
+F.hardshrink({0})
+{0}.logical_not()
+torch.signbit({0})
+torch.asin({0}.clamp(-0.9, 0.9))
+F.threshold({0}, 0.1, 2.0)
+""".split("\n")[1:-1]
+
+BINARY = """
+torch.add({0}, {1})
+torch.sub({0}, {1})
+torch.mul({0}, {1})
+torch.maximum({0}, {1})
+torch.minimum({0}, {1})
+torch.add({0}, {1}, alpha=2)
+{0} / ({1}.abs() + 0.5)
+torch.atan2({0}, {1})
+torch.lerp({0}, {1}, 0.3)
+torch.addcmul({0}, {0}, {1}, value=0.5)
+torch.addcdiv({0}, {0}, {1}.abs() + 1)
+torch.rsub({0}, {1})
+torch.fmod({0}, {1}.abs() + 0.5)
+torch.remainder({0}, {1}.abs() + 0.5)
+torch.hypot({0}, {1})
+torch.logaddexp({0}, {1})
+torch.copysign({0}, {1})
+({0}.abs() + 0.1) ** {1}.clamp(-2, 2)
+torch.div({0}, {1}.abs() + 0.5, rounding_mode='floor')
+torch.div({0}, {1}.abs() + 0.5, rounding_mode='trunc')
+F.mse_loss({0}, {1})
+torch.xlogy({0}, {1}.abs() + 0.1)
+""".split("\n")[1:-1]
+
+WITH_NUMBER = """
+{0} + %s
+{0} * %s
+%s - {0}
+{0} / %s
+torch.maximum({0}, torch.full_like({0}, %s))
+{0}.clamp(max=%s)
+torch.add({0}, {0}, alpha=%s)
+torch.sub({0}, %s)
+""".split("\n")[1:-1]
+
+COMPARE = """
+{0} < {1}
+{0} > {1}
+{0} <= {1}
+{0} >= {1}
+{0} == {1}
+{0} != {1}
+""".split("\n")[1:-1]
+
+INT_UNARY = """
+-{0}
+{0}.abs()
+~{0}
+torch.sign({0})
+{0}.clamp(-3, 5)
+{0} % 7
+{0} // 3
+{0} * 3 % 11
+{0} & 7
+{0} | 1
+{0} ^ 5
+{0} << 2
+{0} >> 1
+{0} / 2
+torch.bitwise_not({0})
+""".split("\n")[1:-1]
+
+INT_BINARY = """
+{0} + {1}
+{0} - {1}
+({0} * {1}) % 101
+torch.maximum({0}, {1})
+torch.minimum({0}, {1})
+{0} & {1}
+{0} | {1}
+{0} ^ {1}
+{0} // ({1}.abs() + 1)
+{0} % ({1}.abs() + 1)
+{0} / ({1}.abs() + 1)
+""".split("\n")[1:-1]
+
+BOOL = """
+{0} & {1}
+{0} | {1}
+{0} ^ {1}
+torch.logical_and({0}, {1})
+torch.logical_or({0}, {1})
+torch.logical_xor({0}, {1})
+""".split("\n")[1:-1]
+
 NUMBERS = ["0.1", "2.0", "-3.0", "1", "0", "3", "0.5", "-0.25", "1e-3", "7"]
 
 
@@ -65,7 +182,11 @@ def with_number(b: Builder) -> None:
 def with_input_number(b: Builder) -> None:
     kind = b.random.choice(["number", "host", "normal"])
     number = b.input((), torch.float32 if kind != "normal" else b.float, kind)
-    b.add(b.random.choice(["{0} * {1}", "{0} + {1}", "{1} - {0}", "torch.where({0} > {1}, {0}, {1})"]), b.floating(), number)
+    b.add(
+        b.random.choice(["{0} * {1}", "{0} + {1}", "{1} - {0}", "torch.where({0} > {1}, {0}, {1})"]),
+        b.floating(),
+        number,
+    )
 
 
 @rule(4)
@@ -87,7 +208,12 @@ def select_by_mask(b: Builder) -> None:
     size = b.values[x].shape
     mask = b.pick(lambda t: t.dtype == torch.bool and broadcasts(t.shape, size)) or b.input(tuple(size), torch.bool)
     form = b.random.choice(
-        ["torch.where({1}, {0}, {2})", "torch.where({1}, {0}, 0.5)", "{0}.masked_fill({1}, -2.0)", "torch.where({1}, 1.0, {0})"]
+        [
+            "torch.where({1}, {0}, {2})",
+            "torch.where({1}, {0}, 0.5)",
+            "{0}.masked_fill({1}, -2.0)",
+            "torch.where({1}, 1.0, {0})",
+        ]
     )
     b.add(form, x, mask, *([b.partner(x)] if "{2}" in form else []))
 
@@ -112,11 +238,41 @@ def booleans(b: Builder) -> None:
 def cast(b: Builder) -> None:
     x = b.pick()
     to = b.random.choice(["float16", "float16", "float32", "float32", "bfloat16", "int32", "int64", "bool"])
-    text = "{0}" if x is None or b.values[x].dtype not in FLOATS or to not in ("int32", "int64") else "{0}.clamp(-100, 100)"
+    text = (
+        "{0}"
+        if x is None or b.values[x].dtype not in FLOATS or to not in ("int32", "int64")
+        else "{0}.clamp(-100, 100)"
+    )
     b.add(f"{text}.to(torch.{to})", x)
 
 
 # Reductions and what is made of them.
+
+
+OVER_DIMS = """
+{0}.sum(%s, keepdim=%s)
+{0}.mean(%s, keepdim=%s)
+{0}.amax(%s, keepdim=%s)
+{0}.amin(%s, keepdim=%s)
+torch.logsumexp({0}, %s, keepdim=%s)
+torch.var({0}, %s, keepdim=%s, unbiased=False)
+torch.std({0}, %s, keepdim=%s, correction=0)
+torch.linalg.vector_norm({0}, 2, %s, %s)
+{0}.sum(%s, keepdim=%s, dtype=torch.float32)
+{0}.any(%s, keepdim=%s)
+{0}.all(%s, keepdim=%s)
+torch.count_nonzero({0}, %s)
+torch.var_mean({0}, %s, keepdim=%s, correction=0)
+""".split("\n")[1:-1]
+
+OVER_ONE_DIM = """
+{0}.argmax(%s, keepdim=%s)
+{0}.argmin(%s, keepdim=%s)
+{0}.max(%s, keepdim=%s)
+{0}.min(%s, keepdim=%s)
+{0}.clamp(-1.5, 1.5).prod(%s, keepdim=%s)
+{0}.sum(%s, keepdim=%s)
+""".split("\n")[1:-1]
 
 
 @rule(8)
@@ -127,12 +283,7 @@ def reduction(b: Builder) -> None:
     rank = b.values[x].ndim
     dims = sorted(b.random.sample(range(rank), b.random.randint(1, rank)))
     keep = b.chance(0.5)
-    many = ["{0}.sum(%s, keepdim=%s)", "{0}.mean(%s, keepdim=%s)", "{0}.amax(%s, keepdim=%s)", "{0}.amin(%s, keepdim=%s)",
-            "torch.logsumexp({0}, %s, keepdim=%s)", "torch.var({0}, %s, keepdim=%s, unbiased=False)", "torch.std({0}, %s, keepdim=%s, correction=0)",
-            "torch.linalg.vector_norm({0}, 2, %s, %s)", "{0}.sum(%s, keepdim=%s, dtype=torch.float32)", "{0}.any(%s, keepdim=%s)",
-            "{0}.all(%s, keepdim=%s)", "torch.count_nonzero({0}, %s)", "torch.var_mean({0}, %s, keepdim=%s, correction=0)"]  # fmt: skip
-    one = ["{0}.argmax(%s, keepdim=%s)", "{0}.argmin(%s, keepdim=%s)", "{0}.max(%s, keepdim=%s)", "{0}.min(%s, keepdim=%s)",
-           "{0}.clamp(-1.5, 1.5).prod(%s, keepdim=%s)", "{0}.sum(%s, keepdim=%s)"]  # fmt: skip
+    many = OVER_DIMS
     if b.values[x].dtype not in FLOATS:
         many = [t for t in many if t.startswith(("{0}.sum", "{0}.a", "torch.count"))]
     if b.chance(0.1):
@@ -142,7 +293,7 @@ def reduction(b: Builder) -> None:
         b.add(text % ((dims, keep) if text.count("%s") == 2 else (dims,)), x)
     else:
         if b.values[x].dtype != torch.bool:
-            b.add(b.random.choice(one) % (b.dim(x), keep), x)
+            b.add(b.random.choice(OVER_ONE_DIM) % (b.dim(x), keep), x)
 
 
 @rule(5)
@@ -151,7 +302,9 @@ def normalisation(b: Builder) -> None:
     if x is None:
         return
     dim, size = b.dim(x), b.values[x].shape
-    kind = b.random.choice(["softmax", "softmax", "log_softmax", "layer_norm", "rms_norm", "normalize", "by hand", "group"])
+    kind = b.random.choice(
+        ["softmax", "softmax", "log_softmax", "layer_norm", "rms_norm", "normalize", "by hand", "group"]
+    )
     if kind in ("softmax", "log_softmax"):
         b.add(f"torch.{kind}({{0}}, {dim}{b.random.choice(['', '', ', dtype=torch.float32'])})", x)
     elif kind == "normalize":
@@ -171,14 +324,19 @@ def normalisation(b: Builder) -> None:
         w = b.input(shape, dtype) if b.chance(0.6) else None
         bias = b.input(shape, dtype) if w and kind == "layer_norm" and b.chance(0.6) else None
         extra = "".join(f", {{{i + 1}}}" for i in range(sum(v is not None for v in (w, bias))))
-        b.add(f"F.{kind if kind in ('layer_norm', 'rms_norm') else 'layer_norm'}({{0}}, {list(shape)}{extra})", *[v for v in (x, w, bias) if v])
+        b.add(
+            f"F.{kind if kind in ('layer_norm', 'rms_norm') else 'layer_norm'}({{0}}, {list(shape)}{extra})",
+            *[v for v in (x, w, bias) if v],
+        )
 
 
 @rule(2)
 def scan(b: Builder) -> None:
     x = b.pick(lambda t: t.ndim > 0 and t.dtype != torch.bool)
     if x is not None:
-        text = b.random.choice(["{0}.cumsum(%d)", "{0}.cumsum(%d)", "{0}.clamp(-1, 1).cumprod(%d)", "{0}.cummax(%d)", "{0}.cummin(%d)"])
+        text = b.random.choice(
+            ["{0}.cumsum(%d)", "{0}.cumsum(%d)", "{0}.clamp(-1, 1).cumprod(%d)", "{0}.cummax(%d)", "{0}.cummin(%d)"]
+        )
         b.add(text % b.dim(x), x)
 
 
@@ -189,7 +347,15 @@ def ordering(b: Builder) -> None:
         dim = b.dim(x)
         n = b.values[x].shape[dim]
         k = b.random.randint(1, max(1, min(n, 9)))
-        text = b.random.choice([f"torch.topk({{0}}, {k}, {dim})", f"torch.topk({{0}}, {k}, {dim}, largest=False)", f"torch.sort({{0}}, dim={dim}, stable=True)", f"torch.sort({{0}}, dim={dim}, descending=True, stable=True)", f"torch.argsort({{0}}, dim={dim}, stable=True)"])  # fmt: skip
+        text = b.random.choice(
+            [
+                f"torch.topk({{0}}, {k}, {dim})",
+                f"torch.topk({{0}}, {k}, {dim}, largest=False)",
+                f"torch.sort({{0}}, dim={dim}, stable=True)",
+                f"torch.sort({{0}}, dim={dim}, descending=True, stable=True)",
+                f"torch.argsort({{0}}, dim={dim}, stable=True)",
+            ]
+        )
         b.add(text, x)
 
 
@@ -204,7 +370,9 @@ def product(b: Builder) -> None:
     t = b.values[x]
     k, n = t.shape[-1], b.random.choice(SIZES)
     scale = max(k, 1) ** -0.5
-    kind = b.random.choice(["matmul", "linear", "linear bias", "self", "batched", "einsum", "vector", "addmm", "weight t"])
+    kind = b.random.choice(
+        ["matmul", "linear", "linear bias", "self", "batched", "einsum", "vector", "addmm", "weight t"]
+    )
     if kind == "linear" or kind == "weight t":
         w = b.input((n, k), t.dtype, "normal", scale)
         b.add("F.linear({0}, {1})" if kind == "linear" else "{0} @ {1}.t()", x, w)
@@ -215,13 +383,20 @@ def product(b: Builder) -> None:
     elif kind == "batched" and t.ndim >= 3:
         lead = tuple(1 if b.chance(0.2) else m for m in t.shape[:-2])
         w = b.input((*lead, n, k), t.dtype, "normal", scale) if b.chance(0.5) else None
-        b.add("{0} @ {1}.transpose(-1, -2)", x, w) if w else b.add("{0} @ {1}", x, b.input((*lead, k, n), t.dtype, "normal", scale))
+        b.add("{0} @ {1}.transpose(-1, -2)", x, w) if w else b.add(
+            "{0} @ {1}", x, b.input((*lead, k, n), t.dtype, "normal", scale)
+        )
     elif kind == "einsum" and t.ndim in (2, 3, 4):
         einsum(b, x)
     elif kind == "vector":
         b.add("{0} @ {1}", x, b.input((k,), t.dtype, "normal", scale))
     elif kind == "addmm" and t.ndim == 2:
-        b.add("torch.addmm({1}, {0}, {2}, beta=0.5, alpha=2)", x, b.input((n,), t.dtype), b.input((k, n), t.dtype, "normal", scale))
+        b.add(
+            "torch.addmm({1}, {0}, {2}, beta=0.5, alpha=2)",
+            x,
+            b.input((n,), t.dtype),
+            b.input((k, n), t.dtype, "normal", scale),
+        )
     else:
         b.add("torch.matmul({0}, {1})", x, b.input((k, n), t.dtype, "normal", scale))
 
@@ -240,7 +415,9 @@ def einsum(b: Builder, x: str) -> None:
 @rule(1.5)
 def attention(b: Builder) -> None:
     heads, s, d = b.random.choice([1, 2, 4]), b.random.choice([1, 5, 31, 64, 65]), b.random.choice([8, 16, 32, 64])
-    x = b.pick(lambda t: t.dtype in FLOATS and t.ndim == 4 and t.shape[-1] in (8, 16, 32, 64, 128)) or b.input((1, heads, s, d))
+    x = b.pick(lambda t: t.dtype in FLOATS and t.ndim == 4 and t.shape[-1] in (8, 16, 32, 64, 128)) or b.input(
+        (1, heads, s, d)
+    )
     n, h, s, d = b.values[x].shape
     dtype = b.values[x].dtype
     length = b.random.choice([s, 7, 64, 100])
@@ -271,7 +448,12 @@ def convolution(b: Builder) -> None:
     x = x or b.input((b.random.choice([1, 2]), b.random.choice([1, 3, 8]), *[b.random.choice([7, 16, 31])] * rank))
     c, dtype = b.values[x].shape[1], b.values[x].dtype
     if b.chance(0.4):
-        b.add(b.random.choice([f"F.max_pool{rank}d({{0}}, 2)", f"F.avg_pool{rank}d({{0}}, 2)", f"F.max_pool{rank}d({{0}}, 3, 2, 1)"]), x)
+        b.add(
+            b.random.choice(
+                [f"F.max_pool{rank}d({{0}}, 2)", f"F.avg_pool{rank}d({{0}}, 2)", f"F.max_pool{rank}d({{0}}, 3, 2, 1)"]
+            ),
+            x,
+        )
         return
     w = b.input((b.random.choice([1, 4, 9]), c, *[b.random.choice([1, 3])] * rank), dtype, "normal", 0.3)
     b.add(f"F.conv{rank}d({{0}}, {{1}}, padding={b.random.choice([0, 1])}, stride={b.random.choice([1, 2])})", x, w)

@@ -2,8 +2,9 @@
 """The oracle of graph fuzzing: every ATen call of an eager run, on its actual operands, against the CPU in float64.
 
 Operands are taken from the card as it holds them, so that no error is carried from one op to the next: a result may be
-off by one rounding into its element type plus the op's own fp32 error, which is measured by moving the operands by a few
-fp32 units. Whatever has integer or bool results is exact. A compiled run is then compared with the eager one by bits.
+off by one rounding into its element type plus the op's own fp32 error, which is measured by moving the operands by a
+few fp32 units. Whatever has integer or bool results is exact. A compiled run is then compared with the eager one by
+bits.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from graph_fuzz_program import FLOATS
 from oracle import MAX, MIN, U32, gamma, half_ulp_dl16, half_ulp_ieee
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 # Nothing to check: no values, or values of another op's making.
 UNCHECKED = {"detach", "alias", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "as_strided"}
 # Results are sums: the fp32 error is that of adding, which cancellation leaves as large as the terms are.
 SUMS = {
-    "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "sum", "mean", "cumsum", "cumprod", "index_add", "index_add_", "scatter_add",
-    "scatter_add_", "index_put", "index_put_", "_unsafe_index_put", "embedding_dense_backward", "convolution", "avg_pool2d", "avg_pool2d_backward",
+    "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "sum", "mean", "cumsum", "cumprod", "index_add", "index_add_",
+    "scatter_add", "scatter_add_", "index_put", "index_put_", "_unsafe_index_put", "embedding_dense_backward",
+    "convolution", "avg_pool2d", "avg_pool2d_backward",
     "_adaptive_avg_pool2d", "upsample_nearest1d_backward", "upsample_nearest2d_backward", "trace", "unfold_backward",
     "constant_pad_nd", "reflection_pad1d_backward", "reflection_pad2d_backward", "replication_pad1d_backward",
     "replication_pad2d_backward", "select_backward", "slice_backward", "max_pool2d_with_indices_backward",
@@ -107,7 +108,9 @@ class Lockstep(TorchDispatchMode):
             return func(*args, **kwargs)
         call = Call(func, name, *tree_map(wide, (args, kwargs)))
         result = func(*args, **kwargs)
-        written = [a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write]
+        written = [
+            a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write
+        ]
         if written:
             call.check(written)
         else:
@@ -198,7 +201,9 @@ class Call:
         values = got.double().numpy()
         if not np.isfinite(want).all():  # from finite operands: a division by zero
             return
-        want = np.where((size + step >= limit) & (np.abs(values) >= limit * (1 - 2.0**-7)) & (want * values > 0), values, want)
+        want = np.where(
+            (size + step >= limit) & (np.abs(values) >= limit * (1 - 2.0**-7)) & (want * values > 0), values, want
+        )
         self.compare(values, want, error + step, "own fp32 error and one rounding")
 
     def own_error(self, place: int, expected: torch.Tensor) -> Any:
@@ -209,7 +214,11 @@ class Call:
         n = self.terms(expected)
         if self.name in SUMS:
             return (gamma(n) + 4 * U32) * self.run(torch.abs)[place].abs().numpy()
-        floor = 1.0 if "log_softmax" in self.name or self.name == "logsumexp" else 0.0  # a logarithm of a sum near 1
+        floor: Any = 0.0
+        if "log_softmax" in self.name or self.name in ("logsumexp", "special_erfc"):
+            floor = 1.0  # a logarithm of a sum near 1, or 1 less something near it
+        elif "gelu" in self.name:
+            floor = self.args[-1 if "backward" in self.name else 0].abs().numpy()  # x * (1 + something near -1)
         spread = self.spread(place, want, 4 * U32)
         return (2 + math.sqrt(n)) * spread + (16 + n) * U32 * (np.abs(want) + floor)
 
@@ -256,13 +265,16 @@ class Call:
             limit = np.broadcast_to(bound, got.shape)[at]
             raise Mismatch(
                 "eager",
-                f"{self}: {int(bad.sum())} of {bad.size} values outside the bound ({rule}), in [{box}]; first at {list(at)}: "
-                f"{got[at]:.9g} where {want[at]:.9g} was expected, error {error[at]:.3g}, bound {limit:.3g}",
+                f"{self}: {int(bad.sum())} of {bad.size} values outside the bound ({rule}), in [{box}]; "
+                f"first at {list(at)}: {got[at]:.9g} where {want[at]:.9g} was expected, "
+                f"error {error[at]:.3g}, bound {limit:.3g}",
             )
 
     def __str__(self) -> str:
         def text(x: Any) -> str:
             return f"{str(x.dtype)[6:]}{list(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)
 
-        parts = [str(tree_map(text, x)) for x in self.args] + [f"{k}={tree_map(text, v)}" for k, v in self.kwargs.items()]
+        parts = [str(tree_map(text, x)) for x in self.args] + [
+            f"{k}={tree_map(text, v)}" for k, v in self.kwargs.items()
+        ]
         return f"{self.func}({', '.join(parts)})"

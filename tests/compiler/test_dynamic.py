@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import torch_spyre
 from torch_spyre import knobs
 from torch_spyre._inductor import dynamic, inspect
 
@@ -92,7 +93,8 @@ SHARED: dict[str, tuple[Callable[..., Any], Sequence[Make]]] = {
     "matmul inner": (lambda x, w: x @ w, (lambda n: half(3, n), lambda n: half(n, 130))),
     "layer norm": (lambda x: F.layer_norm(x, (70,)), X),
     "cat": (lambda x, y: torch.cat([x, y], 1), (*X, lambda n: half(3, 2, 70))),
-    "cat of equals": (lambda x, y: torch.cat([x, y], 1) * 2, X * 2),
+    "cat of two": (lambda x, y: torch.cat([x, y], 1) * 2, X * 2),
+    "cat of parts": (lambda x: torch.cat([x, x[:, 1:], x[:, 2:]], 1), ROWS),
     "last row": (lambda x: x[:, -1] * 2, X),
     "neighbours": (lambda x: x[:, 1:] - x[:, :-1], X),
     "tail": (lambda x: x[:, -3:].sum(1), X),
@@ -109,14 +111,14 @@ SHARED: dict[str, tuple[Callable[..., Any], Sequence[Make]]] = {
     ),
     "lookup": (lambda i, w: F.embedding(i, w).sum(1), (lambda n: torch.randint(0, 50, (2, n)), lambda n: half(50, 70))),
 }
-DIMS = {"matmul columns": (-1, 1), "matmul inner": (1, 0), "attention": (2, 2, 2)}
+DIMS = {"matmul columns": (-1, 1), "matmul inner": (1, 0), "attention": (2, 2, 2), "cat of two": (1, 1)}
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_equals_static(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One program serves all sizes of a bucket."""
     fn, makes = SHARED[name]
-    dims = DIMS.get(name, (1,) + (-1,) * (len(makes) - 1) if name != "cat of equals" else (1, 1))
+    dims = DIMS.get(name, (1, *(-1 for _ in makes[1:])))
     with kernels(monkeypatch) as made:
         check(fn, makes, (20, 31, 40), dims)
     assert made and not any(k.reasons for k in made), [k.reasons for k in made]
@@ -132,7 +134,6 @@ EXACT: dict[str, tuple[Callable[..., Any], Sequence[Make]]] = {
     "mean of all": (lambda x: x.float().mean(), ROWS),  # the order of its sum depends on the size
     "sort": (lambda x: torch.sort(x, 1)[0], ROWS),
     "padding": (lambda x: F.pad(x, (1, 2)), ROWS),
-    "two that vary": (lambda x: torch.cat([x, x[:, 1:], x[:, 2:]], 1), ROWS),
 }
 
 
@@ -143,6 +144,8 @@ def test_exact_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with kernels(monkeypatch) as made:
         check(fn, makes, (20, 31), (1,))
     assert all(k.reasons for k in made)
+    rows = [row for row in torch_spyre.report().planned_per_size if row.reason in made[0].reasons.values()]
+    assert rows and str(rows[0].reason) in str(torch_spyre.report())
 
 
 def test_without_buckets(monkeypatch: pytest.MonkeyPatch) -> None:

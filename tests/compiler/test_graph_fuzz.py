@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from graph_fuzz import check
 from graph_fuzz_build import draw_program
+from graph_fuzz_check import check
 from graph_fuzz_oracle import Call, Mismatch
 
 CHUNK = 10

@@ -130,7 +130,8 @@ def test_every_pointwise_opfunc(op: str) -> None:
 
 
 def test_every_known_pointwise_opfunc_has_an_oracle() -> None:
-    integers_only = {"truncdiv", "bit_and", "bit_or", "bit_xor", "bit_not", "shl", "shr"}  # see test_ops_pointwise.py
+    # See test_ops_pointwise.py and test_ops_random.py.
+    integers_only = {"truncdiv", "bit_and", "bit_or", "bit_xor", "bit_not", "shl", "shr", "random"}
     assert {f.name for f in OPFUNCS.values() if f.kind == POINTWISE} == {*ORACLES, "add"} | integers_only
 
 

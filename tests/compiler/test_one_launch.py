@@ -82,6 +82,23 @@ def test_a_host_op_splits_only_what_depends_on_it() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*falling back to cpu")
+def test_what_a_host_op_reads_is_not_written_before() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.exp(x)
+        found = y.mode(-1)[0]
+        y.mul_(0)
+        again = y.mode(-1)[0]
+        y.add_(found[:, None])
+        return again - found, y
+
+    x = torch.randint(0, 3, (9, 70)).float()
+    got, count = launches(fn, x.to("spyre"))
+    assert count <= 3
+    for a, b in zip(got, fn(x), strict=True):
+        torch.testing.assert_close(a.cpu(), b)
+
+
+@pytest.mark.filterwarnings("ignore:.*falling back to cpu")
 def test_host_ops_that_nothing_waits_for_share_a_split() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         y = torch.exp(x)

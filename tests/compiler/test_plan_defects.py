@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # pytest tests/compiler/test_plan_defects.py
-"""Programs on which a known planner for this card goes wrong; ours must get each of them right."""
+"""Programs on which a known planner for this card goes wrong; ours must get each of them right.
+
+Defects of planning in general have their tests elsewhere: overlapping live ranges, lost coordinates and LX reads of
+what another core wrote in test_planner.py; splits dearer than the default and dims that only even divisors cut in
+test_plan_division.py; intermediates that leave the scratchpad in test_plan_residency.py; the number of a mask constant
+in test_sdsc_liberal.py and test_sdsc_roundtrip.py.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +19,10 @@ from torch.nn import functional
 
 from torch_spyre._inductor import config, inspect
 from torch_spyre._inductor.hints import clear_tensor_dims, declare_tensor_dim, name_tensor_dims, spyre_hint
+from torch_spyre._inductor.passes.placement import Request, place
 from torch_spyre._inductor.planner import Plan
 from torch_spyre.ktir.tileops import Space
+from torch_spyre.ops import fallbacks
 
 
 def half(*size: int) -> torch.Tensor:
@@ -69,6 +77,27 @@ def test_tile_loops_address_the_device_layout() -> None:
     close(plain, torch.softmax(x.double() * 3, -1), 8)
 
 
+def test_tile_loops_over_sticks() -> None:
+    """The same along the stick dim: a trip begins some sticks on, each a whole column of 128-byte rows away."""
+    declare_tensor_dim("rows", 1024)
+    declare_tensor_dim("columns", 4096)
+    x = half(1024, 4096)
+    on_card = name_tensor_dims(x.to("spyre"), ["rows", "columns"])
+
+    def tiled(x: torch.Tensor) -> torch.Tensor:
+        with spyre_hint(num_tiles_per_dim={"columns": 4}):
+            return torch.softmax(x * 3, 0)
+
+    try:
+        with config.patch(sencores=8):  # eight sticks for each core, in four trips
+            got, plan = compiled(tiled, on_card)
+    finally:
+        clear_tensor_dims()
+    assert [loop.trips for loop in plan.kernel.loops] == [4]
+    assert torch.equal(got, compiled(lambda x: torch.softmax(x * 3, 0), x.to("spyre"))[0])
+    close(got, torch.softmax(x.double() * 3, 0), 8)
+
+
 @pytest.mark.parametrize("cores", [4, 8, 32])
 def test_cores_read_only_what_they_wrote(cores: int) -> None:
     """(a + b) @ w with 4 rows and 512 columns: an add on 4 cores may not feed 32 cores out of LX."""
@@ -92,11 +121,53 @@ def test_a_mutated_temporary_has_one_place() -> None:
     close(got, fn(a.double(), y.double()))
 
 
+def test_free_blocks_of_the_pool_join() -> None:
+    """A buffer as large as two freed neighbours takes their place."""
+    requests = [Request("a", 128, 0, 1), Request("b", 256, 0, 1), Request("c", 128, 0, 9), Request("d", 384, 2, 3)]
+    addresses, extent = place(requests, 1 << 20)
+    assert extent == 512 and addresses["d"] not in range(1, 128)
+    assert len({*addresses.values()}) >= 3
+
+
+def test_a_pool_is_as_large_as_its_extent() -> None:
+    """What lives at one time may fit where the addresses do not; then a request is refused, never placed outside."""
+    requests = [Request("a", 256, 0, 1), Request("b", 256, 0, 9), Request("c", 512, 2, 3)]
+    addresses, extent = place(requests, 768)
+    assert all(at + {"a": 256, "b": 256, "c": 512}[name] <= 768 for name, at in addresses.items())
+    assert extent <= 768
+
+
 def test_the_table_of_a_gather_begins_at_the_same_place_on_every_core() -> None:
     table, index = half(101, 192), torch.randint(0, 101, (85,))
     got, plan = compiled(lambda t, i: t[i] * 2, table.to("spyre"), index.to("spyre"))
     close(got, table.double()[index] * 2)
     assert max(op.cores for op in plan.kernel.ops) > 1
+
+
+def test_indices_of_topk_are_integers() -> None:
+    """Positions above 1024 have no exact code in a 16-bit float."""
+    x = torch.randperm(5000).float().to("spyre")
+    got, _ = compiled(lambda x: torch.topk(x, 3000)[1], x)
+    assert got.dtype == torch.int64
+    assert torch.equal(got, torch.topk(x.cpu(), 3000)[1])
+
+
+def test_an_affine_layer_norm_moves_nothing_between_layouts() -> None:
+    x, w, b = half(67, 256), half(256), half(256)
+    got, plan = compiled(lambda x, w, b: functional.layer_norm(x, (256,), w, b), *(t.to("spyre") for t in (x, w, b)))
+    assert copies(plan) == 0
+    close(got, functional.layer_norm(x.double(), (256,), w.double(), b.double()), 2)
+
+
+def test_fp8_matmul_has_a_layout() -> None:
+    a, b = (torch.randn(*size).to(torch.float8_e4m3fn) for size in ((33, 256), (64, 256)))
+    one = torch.ones(())
+
+    def fn(a: torch.Tensor, b: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.float16)
+
+    got, _ = compiled(fn, *(t.to("spyre") for t in (a, b, one)))
+    close(got, a.double() @ b.double().t(), 2)
 
 
 def copies(plan: Plan) -> int:
@@ -120,6 +191,19 @@ def test_equal_restickifies_are_one() -> None:
     close(got, want, 16)
 
 
+def test_values_and_indices_of_topk_share_a_copy() -> None:
+    x = half(128, 192).to("spyre")
+    torch._dynamo.reset()
+    inspect.start()
+    try:
+        values, indices = torch.compile(lambda x: torch.topk(x, 3, 0), dynamic=False)(x)
+    finally:
+        inspect.stop()
+    assert copies(inspect.records()[-1].plan) <= 1
+    assert torch.equal(values.cpu(), torch.topk(x.cpu(), 3, 0)[0])
+    assert torch.equal(torch.gather(x.cpu(), 0, indices.cpu()), values.cpu())
+
+
 @pytest.mark.parametrize("size", [(67, 100), (3, 65), (40, 127)])
 def test_padding_of_a_stick_takes_no_part_in_a_mean(size: tuple[int, int]) -> None:
     """Filling the pad with 1/n instead of 0 would be an error of pad/n^2, which a loose tolerance does not see."""
@@ -138,6 +222,66 @@ def test_grouped_keys_are_not_expanded() -> None:
     got, plan = compiled(fn, q.to("spyre"), k.to("spyre"))
     close(got.double(), fn(q.double(), k.double()), 8)
     assert not any(b.kind == "temp" and b.numel >= 8 * 64 * 64 for b in plan.graph.buffers.values())
+
+
+def test_a_causal_mask_is_no_tensor_from_the_host() -> None:
+    q, k, v = (half(1, 4, 96, 64) for _ in range(3))
+
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    with fallbacks.disabled():
+        got, plan = compiled(fn, *(t.to("spyre") for t in (q, k, v)))
+    close(got, fn(q.double(), k.double(), v.double()), 8)
+    assert len([b for b in plan.graph.buffers.values() if b.kind == "input"]) == 3
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, i: functional.embedding(i, x),
+        lambda x, i: x.argmax(-1),
+        lambda x, i: torch.sin(x) + torch.cos(x),
+        lambda x, i: i + i * 3,
+    ],
+    ids=["embedding", "argmax", "sin and cos", "int64"],
+)
+def test_nothing_runs_on_the_host(fn: Callable[..., torch.Tensor]) -> None:
+    x, i = torch.randn(70, 100), torch.randint(0, 70, (33,))
+    with fallbacks.disabled():
+        got, _ = compiled(fn, x.to("spyre"), i.to("spyre"))
+        eager = fn(x.to("spyre"), i.to("spyre")).cpu()
+    want = fn(x.double(), i)
+    assert torch.equal(got, eager)
+    assert (got.double() - want.double()).abs().max() <= 2.0**-20
+
+
+def test_clamp_is_one_pass() -> None:
+    x = half(64, 128)
+    got, plan = compiled(lambda x: x.clamp(-0.5, 0.75), x.to("spyre"))
+    assert [op.op for op in plan.kernel.ops if op.op not in ("dl16tofp32", "fp32todl16")] == ["clip"]
+    close(got, x.double().clamp(-0.5, 0.75), 1)
+
+
+def test_many_tensors_and_a_cat_are_one_launch() -> None:
+    inputs = [half(64, 128) for _ in range(9)]
+
+    def fn(*x: torch.Tensor) -> torch.Tensor:
+        joined = torch.cat([x[0] + x[1], x[2] * x[3]], 1)
+        return torch.relu(joined) + torch.cat([x[4] - x[5], x[6] + x[7] * x[8]], 1)
+
+    before = len(inspect.records())
+    got, _ = compiled(fn, *(t.to("spyre") for t in inputs))
+    assert len([r for r in inspect.records()[before:] if not r.name.startswith("eager")]) == 1
+    close(got, fn(*(t.double() for t in inputs)), 8)
+
+
+def test_a_split_of_a_dim_that_is_read_in_steps() -> None:
+    """p // 4 is all that one operand knows of p: cores must still get their own rows of it."""
+    a, b = half(48, 192), half(192, 192)
+    got, plan = compiled(lambda a, b: torch.repeat_interleave(a, 4, 0) * b, a.to("spyre"), b.to("spyre"))
+    assert max(op.cores for op in plan.kernel.ops) > 1
+    close(got, torch.repeat_interleave(a.double(), 4, 0) * b.double(), 4)
 
 
 def test_a_weight_in_the_wrong_layout_is_copied_once_for_all_its_readers() -> None:

@@ -4,16 +4,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from random import Random
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_planner import check_division, check_ownership, tile_graph
 
 from torch_spyre._C import SpyreTensorLayout
-from torch_spyre._inductor import config
-from torch_spyre._inductor.passes import division, layouts
+from torch_spyre._inductor import config, inspect
+from torch_spyre._inductor.passes import division, layouts, spans
 from torch_spyre._inductor.passes.candidates import MAX_SPAN_BYTES, cut, granularity
 from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.layouts import from_stl
@@ -21,6 +24,8 @@ from torch_spyre._inductor.passes.ownership import REPLICA, holds, part
 from torch_spyre._inductor.planner import InputSpec, Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
+from torch_spyre.backend.compile import compile_module
+from torch_spyre.ktir.emit import emit
 from torch_spyre.ktir.tileops import Coord, Dim, Space, Term
 
 
@@ -80,7 +85,7 @@ def test_cuts_cover_the_dim_in_whole_sticks(size: int, grain: int, slices: int) 
     assert (count - 1) * extent < size <= count * extent
 
 
-@pytest.mark.parametrize("cores", [1, 2, 3, 5, 7, 8, 12, 16, 31, 32])
+@pytest.mark.parametrize("cores", range(1, 33))
 def test_any_number_of_cores(cores: int) -> None:
     with config.patch(sencores=cores):
         planned = plan_matmul(96, 256, 320, chain=True)
@@ -111,6 +116,38 @@ def test_no_core_reaches_further_than_the_span() -> None:
     assert span(planned) <= MAX_SPAN_BYTES
 
 
+def test_a_slice_of_just_the_span_is_allowed() -> None:
+    """32 cores, 8 GiB: each core's sticks end where its 256 MiB do."""
+    planned = plan(pointwise_graph(65536, 65536), [spec((65536, 65536))])
+    assert planned.kernel.ops[0].dim("d1").slices == 32
+    assert compile_module(emit(planned.kernel)).binary
+
+
+def test_k_of_a_large_matmul_is_done_in_parts() -> None:
+    """16384 tokens through a layer of 14336: every row of the left operand spans 448 MiB, and no core could hold fp32
+    results of its own."""
+    planned = plan_matmul(16384, 14336, 4096)
+    products = [op for op in planned.kernel.ops if op.op == "batchmatmul"]
+    assert [op.dim("k").size for op in products] == [7168, 7168]
+    assert compile_module(emit(planned.kernel)).binary  # which checks the spans
+
+
+def test_parts_of_k_give_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans, "MAX_SPAN_BYTES", 64 << 10)
+    monkeypatch.setattr(spans, "MOST_K_WAYS", 0)
+    torch.manual_seed(0)
+    a, b = (torch.randn(size, dtype=torch.float16).to("spyre") for size in ((130, 700), (700, 200)))
+    torch._dynamo.reset()
+    inspect.start()
+    before = len(inspect.records())
+    got = torch.compile(torch.matmul, dynamic=False)(a, b).cpu()
+    inspect.stop()
+    ops = [op.op for r in inspect.records()[before:] for op in r.plan.kernel.ops]
+    assert ops.count("batchmatmul") == 3
+    want = a.cpu().double() @ b.cpu().double()
+    assert ((got.double() - want).abs() <= 2.0**-10 * 1.01 * want.abs() + 1e-4).all()  # one rounding
+
+
 @pytest.mark.parametrize("shape, cut_k", [((64, 8192, 64), True), ((512, 1024, 2048), False), ((33, 100, 70), False)])
 def test_k_is_cut_where_it_pays(shape: tuple[int, int, int], cut_k: bool) -> None:
     planned = plan_matmul(*shape)
@@ -135,7 +172,8 @@ def test_the_chosen_matmul_split_is_the_cheapest_of_all(shape: tuple[int, int, i
         assert chosen <= cost.ns(tuple(p for p in pieces if p[1] > 1)) * 1.0001
 
 
-def random_graph(seed: int) -> Graph:
+def random_graph(seed: int, plain: bool = False) -> Graph:
+    """A random graph, with layouts of its inputs only if `plain`."""
     from test_random_graphs import draw_program
 
     program = draw_program(Random(seed), steps=8)
@@ -147,13 +185,34 @@ def random_graph(seed: int) -> Graph:
         base, buffer = bases[number], graph.buffers[name]
         buffer.layout = from_stl(SpyreTensorLayout(list(base.shape), base.dtype))
         buffer.offset = inputs[number].storage_offset()
-    return layouts.run(graph)
+    return graph if plain else layouts.run(graph)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_joint_plans_are_never_worse_than_greedy_ones(seed: int) -> None:
-    greedy, joint = division.compare(random_graph(seed))
+@given(st.integers(0, 1 << 20), st.integers(1, 32))
+@settings(max_examples=12, deadline=None)
+def test_joint_plans_are_never_worse_than_greedy_ones(seed: int, cores: int) -> None:
+    graph = random_graph(seed)
+    with config.patch(sencores=cores):
+        greedy, joint = division.compare(graph)
     assert joint <= greedy
+
+
+def test_layers_that_repeat_are_planned_alike() -> None:
+    """The search remembers what it did for nodes of the same form."""
+    sizes = (512, 1024)
+    flat = Index((Term("d0", 1024), Term("d1", 1)))
+    names = ["a", *(f"t{i}" for i in range(60)), "b"]
+    kinds = {"a": "input", "b": "output"}
+    buffers = {x: Buffer(x, "float16", sizes, contiguous(*sizes), kinds.get(x, "temp")) for x in names}
+    dims = (("d0", 512), ("d1", 1024))
+    ops = ("exp", "relufwd", "neg")
+    nodes = [
+        Node(f"n{i}", ops[i % 3], dims, (Load(x, flat),), Load(y, flat))
+        for i, (x, y) in enumerate(itertools.pairwise(names))
+    ]
+    planned = plan(Graph("g", buffers, nodes, ["a"], ["b"]), [spec(sizes)])
+    assert len({tuple((d.name, d.slices, d.extent) for d in op.dims) for op in planned.kernel.ops}) == 1
+    assert planned.pool_bytes == 0
 
 
 def test_a_chain_shares_the_split_of_its_matmul() -> None:

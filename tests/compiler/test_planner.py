@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -199,7 +200,11 @@ def check_ownership(planned: Plan, cores: int) -> None:
                 operand = names.get(load.buffer)
                 if operand is None or operand.tensor.space is not Space.LX:
                     continue
-                elements, addresses = lx_accesses(op, operand, spans, planned.graph.buffers[load.buffer].layout, trip)
+                seen, here = op, spans
+                if op.source and load is not node.output:  # a hand-over reads what its core has of the other split
+                    seen = replace(op, dims=op.source, core_order=op.source_order)
+                    here = core_span(seen, core) or {}
+                elements, addresses = lx_accesses(seen, operand, here, planned.graph.buffers[load.buffer].layout, trip)
                 if load is node.output:
                     fresh = operand.tensor.chunked and last.get(load.buffer) != trip
                     if load.buffer not in held or fresh:

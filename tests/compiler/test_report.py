@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import torch_spyre
+from torch_spyre._inductor import dynamic
 from torch_spyre.ops import fallbacks
 
 HERE = Path(__file__)
@@ -30,6 +31,7 @@ def fresh() -> Iterator[None]:
     torch._dynamo.utils.clear_compilation_metrics()
     torch._dynamo.utils.graph_break_reasons.clear()
     fallbacks.reset()
+    dynamic.exact_plans.clear()
     yield
     fallbacks.reset()
 
@@ -52,7 +54,7 @@ def test_nothing_to_report() -> None:
     torch.compile(lambda x: x * 2, backend="spyre")(half(4, 64))
     report = torch_spyre.report()
     assert str(report) == "no op fell back to cpu"
-    assert report.to_dict() == {"fallbacks": [], "graph_breaks": [], "recompiles": []}
+    assert report.to_dict() == {"fallbacks": [], "graph_breaks": [], "recompiles": [], "planned_per_size": []}
 
 
 def test_everything_has_its_line() -> None:

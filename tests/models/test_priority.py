@@ -17,6 +17,7 @@ from torch import Tensor
 from torch_spyre.numerics import models, priority, table
 from torch_spyre.numerics.models import Flip, Run, compare
 from torch_spyre.numerics.priority import PRIORITY
+from torch_spyre.ops.fallbacks import Fallback
 from torch_spyre.predict.configs import PUBLISHED
 
 # Close relatives of others that stay: the same blocks with other figures.
@@ -62,31 +63,24 @@ def test_a_flip_is_found_and_must_be_a_near_tie() -> None:
 
 
 def test_problems_are_named() -> None:
-    row = torch_spyre_fallback()
     bad = dataclasses.replace(
         compare(PRIORITY["vit-base"], "eager"),
         cosine=0.99,
         rms_error=1.0,
         max_error=float("nan"),
         flips=[Flip(0, 1, 1.0, 1e-3)],
-        fallbacks=(row,),
+        fallbacks=(Fallback("aten.mode", "why", 3),),
     )
     text = " ".join(bad.problems())
     for part in ("cosine 0.99", "rms error", "largest error", "token 1", "aten.mode"):
         assert part in text
 
 
-def torch_spyre_fallback() -> object:
-    from torch_spyre.ops.fallbacks import Fallback
-
-    return Fallback("aten.mode", "why", 3)
-
-
 def test_figures_come_from_the_published_table() -> None:
     llama = priority.find("llama-3.1-8b").published
     assert (llama["hidden_size"], llama["vocab_size"]) == (PUBLISHED["llama-3.1-8b"].hidden, 128256)
     shared = [name for name in PRIORITY if name in PUBLISHED]
-    assert len(shared) == 8 and len(PRIORITY) == 20
+    assert len(shared) == 8 and len(PRIORITY) == 19
 
 
 def test_weights_are_numbers_of_both_formats() -> None:

@@ -85,6 +85,7 @@ def test_three_prompts(models: tuple[Any, Any, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_ten_prompts(models: tuple[Any, Any, Any]) -> None:
     agreed = [_agree(models, prompt) for prompt in PROMPTS]
     assert len(agreed) == 10 and sum(agreed) >= 8, agreed

@@ -231,15 +231,6 @@ class Kernels:
             ctypes.byref(x.raw()),
         )  # fmt: skip
 
-    def philox(
-        self, normal: bool, shape: Sequence[int], out: View, seed: int, offset: int, stride: Sequence[int] | None = None
-    ) -> None:
-        rank, extent = self._shape(shape)
-        strides = (ctypes.c_int64 * max(1, rank))(*stride) if stride is not None else None
-        self.lib.spyre_philox(
-            int(normal), rank, extent, ctypes.byref(out.raw()), ctypes.c_uint64(seed), ctypes.c_uint64(offset), strides
-        )
-
 
 def _or_null(view: View | None) -> object:
     return ctypes.byref(view.raw()) if view else None

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # pytest tests/unit/test_kernels_generate.py
-# iota and the Philox fills: exact numbers for any layout and any split, same bits on every ISA.
+# iota and random words: exact numbers for any layout and any order, same bits on every ISA.
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_api import FP32, INT32, SEN169, dense, from_fp32, kernels, on_every_isa, same_bits, to_fp32
+from kernel_api import FP32, INT32, SEN169, View, dense, from_fp32, kernels, on_every_isa, same_bits, scalar
 from kernel_maps import random_view
 from numpy.typing import NDArray
 
@@ -41,78 +41,46 @@ def test_known_answers() -> None:
     ]
 
 
-def words(shape: tuple[int, ...], seed: int, offset: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    number = np.uint64(offset) + np.arange(int(np.prod(shape)), dtype=np.uint64).reshape(shape)
-    return number, philox(number // np.uint64(4), seed)
+def random_words(number: NDArray[np.int64], key: int) -> NDArray[np.int32]:
+    """Element e has word e % 4 of block e / 4; numbers are 32 bits without a sign."""
+    e = number.astype(np.uint64) & MASK
+    word = np.take_along_axis(philox(e // np.uint64(4), key), (e % np.uint64(4)).astype(np.int64)[..., None], axis=-1)
+    return word[..., 0].astype(np.uint32).view(np.int32)
 
 
-def uniform(shape: tuple[int, ...], seed: int, offset: int, fmt: int) -> NDArray[np.float32]:
-    number, block = words(shape, seed, offset)
-    word = np.take_along_axis(block, (number % np.uint64(4)).astype(np.int64)[..., None], axis=-1)[..., 0]
-    bits = 10 if fmt == SEN169 else 24
-    return ((word >> np.uint32(32 - bits)).astype(np.float64) / 2**bits).astype(np.float32)
+def halves(key: int, rank: int) -> list[View]:
+    return [scalar(int(np.uint32(half).view(np.int32)), rank, INT32) for half in (key & 0xFFFFFFFF, key >> 32)]
 
 
-def normal(shape: tuple[int, ...], seed: int, offset: int) -> NDArray[np.float64]:
-    number, block = words(shape, seed, offset)
-    pair = (number % np.uint64(4) // np.uint64(2)).astype(np.int64)[..., None] * 2
-    a = np.take_along_axis(block, pair, axis=-1)[..., 0] >> np.uint32(8)
-    b = np.take_along_axis(block, pair + 1, axis=-1)[..., 0] >> np.uint32(8)
-    r, t = np.sqrt(-2 * np.log((a + 1.0) / 2**24)), b / 2**24 * 2 * np.pi
-    return np.where(number % np.uint64(2) == 0, r * np.cos(t), r * np.sin(t))
-
-
-@given(shape=SHAPES.map(tuple), seed=st.integers(0, 2**64 - 1), offset=st.integers(0, 2**63), rng=st.integers(0, 2**32))
+@given(
+    shape=SHAPES.map(tuple), key=st.integers(0, 2**64 - 1), first=st.integers(-(2**31), 2**31 - 10**6), data=st.data()
+)
 @settings(max_examples=30, deadline=None)
-@pytest.mark.parametrize("fmt", [SEN169, FP32])
-def test_uniform(shape: tuple[int, ...], seed: int, offset: int, rng: int, fmt: int) -> None:
-    out = random_view(np.random.default_rng(rng), shape, fmt, broadcast=False)
+def test_random(shape: tuple[int, ...], key: int, first: int, data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    number = first + np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
+    if data.draw(st.booleans()):  # the order of the elements does not matter
+        number = rng.permuted(number.reshape(-1)).reshape(shape)
+    out, numbers = (random_view(rng, shape, INT32, broadcast=False) for _ in range(2))
+    numbers.write(number.astype(np.int32))
 
     def run() -> NDArray:
-        kernels.philox(False, shape, out, seed, offset)
+        kernels.vector_op("random", shape, out, numbers, *halves(key, len(shape)), compute=1)
         return out.read(shape)
 
-    got = on_every_isa(run)
-    assert same_bits(got, from_fp32(uniform(shape, seed, offset, fmt), fmt))
-    assert (to_fp32(got, fmt) < 1).all()
+    assert np.array_equal(on_every_isa(run), random_words(number, key))
 
 
-@given(shape=SHAPES.map(tuple), seed=st.integers(0, 2**64 - 1), offset=st.integers(0, 2**63), rng=st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
-def test_normal(shape: tuple[int, ...], seed: int, offset: int, rng: int) -> None:
-    out = random_view(np.random.default_rng(rng), shape, FP32, broadcast=False)
-
-    def run() -> NDArray:
-        kernels.philox(True, shape, out, seed, offset)
-        return out.read(shape)
-
-    got, expected = on_every_isa(run), normal(shape, seed, offset)
-    assert (np.abs(got - expected) <= np.spacing(np.abs(expected).astype(np.float32)) + 1e-15).all()
-
-
-@pytest.mark.parametrize("is_normal", [False, True])
-def test_bits_do_not_depend_on_the_split(is_normal: bool) -> None:
-    shape, cut = (6, 37), (slice(2, 5), slice(11, 30))
-    whole, piece = dense(np.zeros(shape), FP32), dense(np.zeros((3, 19)), FP32)
-
-    def run() -> NDArray:
-        kernels.philox(is_normal, shape, whole, 1234, 99)
-        kernels.philox(is_normal, (3, 19), piece, 1234, 99 + 2 * 37 + 11, (37, 1))
-        assert same_bits(piece.read((3, 19)), np.ascontiguousarray(whole.read(shape)[cut]))
-        return whole.read(shape)
-
-    on_every_isa(run)
-
-
-def test_moments() -> None:
-    n = 1_000_000
-    out = dense(np.zeros(n), FP32)
-    kernels.philox(True, (n,), out, 7, 0)
-    z = out.read((n,)).astype(np.float64)
-    assert abs(z.mean()) < 5 / np.sqrt(n) and abs(z.var() - 1) < 5 * np.sqrt(2 / n) and abs((z**4).mean() - 3) < 0.05
-    kernels.philox(False, (n,), out, 7, 0)
-    u = out.read((n,)).astype(np.float64)
-    assert abs(u.mean() - 0.5) < 5 * np.sqrt(1 / 12 / n) and abs(u.var() - 1 / 12) < 1e-3
+def test_random_with_a_key_for_each_element() -> None:
+    n = 1000
+    number, low, high = (np.random.default_rng(i).integers(-(2**31), 2**31, n) for i in range(3))
+    low[: n // 2], high[: n // 2] = 5, 6  # neighbours that share a key, and neighbours that do not
+    number[: n // 2] = np.arange(n // 2)
+    out = dense(np.zeros(n), INT32)
+    kernels.vector_op("random", (n,), out, *(dense(x, INT32) for x in (number, low, high)), compute=1)
+    keys = [(int(a) & 0xFFFFFFFF) | (int(b) & 0xFFFFFFFF) << 32 for a, b in zip(low, high, strict=True)]
+    want = [random_words(number[i : i + 1], key)[0] for i, key in enumerate(keys)]
+    assert np.array_equal(out.read((n,)), np.array(want))
 
 
 @given(data=st.data())

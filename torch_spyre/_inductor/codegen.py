@@ -23,7 +23,7 @@ from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from torch_spyre._inductor import provenance
+from torch_spyre._inductor import ordering, provenance
 from torch_spyre._inductor.dynamic_recipe import Recipe, record
 from torch_spyre._inductor.tilegraph.build import Builder, Computed, describe
 from torch_spyre._inductor.tilegraph.trace import KEY
@@ -162,6 +162,14 @@ class SpyreWrapperCodegen(PythonWrapperCodegen):
         if is_subgraph:
             return PythonWrapperCodegen.create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures)
         return SpyreWrapperCodegen()
+
+    def push_codegened_graph(self, graph: Any) -> None:
+        """Inductor's order is final when it calls this, and nothing is written yet."""
+        nodes = ordering.in_few_runs(graph.scheduler.nodes)
+        if nodes != graph.scheduler.nodes:
+            graph.scheduler.nodes = nodes
+            graph.scheduler.compute_last_usage()
+        super().push_codegened_graph(graph)
 
     def generate_fallback_kernel(self, node: ir.FallbackKernel) -> None:
         """A call of one op. The comment tells a report or warning about it which line of the user's asked for it."""

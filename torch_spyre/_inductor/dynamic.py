@@ -11,7 +11,7 @@ import functools
 import json
 import logging
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -31,12 +31,14 @@ from torch_spyre._inductor.kernel import describe_input, to_launch_plan
 from torch_spyre._inductor.tilegraph.build import Builder, Outside
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre._inductor.tilegraph.trace import symbol
+from torch_spyre.errors import InvalidProgram, UninitializedRead, UnsupportedOp
 from torch_spyre.runtime import cache
 
-log = logging.getLogger("torch_spyre.inductor")
+log = logging.getLogger("torch_spyre._inductor.dynamic")
 _CALLS = 1024  # combinations of sizes whose launchers are kept, per kernel
 _GUESSES = 4
 T = TypeVar("T")
+exact_plans: Counter[tuple[str, str, str]] = Counter()  # (kernel, first operation of it, why no bucket) -> plans
 
 
 @dataclass
@@ -57,6 +59,7 @@ class Call:
     launcher: Any = None
     scalars: tuple[float | int, ...] = ()
     roomy: set[Hashable] = field(default_factory=set)  # (input, layout) that are stored with enough room
+    reason: str = "buckets are switched off"  # why exact sizes, if they are
 
 
 class DynamicKernel:
@@ -93,9 +96,10 @@ class DynamicKernel:
         sizes = args[len(self.recipe.given) :]
         values = {symbol(s): int(v) for s, v in zip(self.recipe.symbols, sizes, strict=True)}
         wanted = knobs.get("dynamic_buckets") and not knobs.get("sanitize")  # which would see reads of nonsense
-        call, stored = Call(values, self._space(values) if wanted else None), args
-        if call.space is not None:
+        call, stored = Call(values, None), args
+        if wanted:
             try:
+                call.space = self._space(values)
                 stored, found = self._first(call, args)
                 call.scalars = tuple(number(e, values) for e in found.scalars)
             except NotBucketed as reason:
@@ -127,7 +131,8 @@ class DynamicKernel:
                 found = self._variant(call, args)
                 return to_launch_plan(self._exactly(call, found.kernel), found.program)
             except NotBucketed as reason:
-                log.debug("%s: %s", self.recipe.name, reason)
+                call.reason = str(reason)
+        exact_plans[self.recipe.name, self.recipe.steps[0].origin, call.reason] += 1
         n = len(self.recipe.given)
         sizes = dict(zip(self.recipe.symbols, call.values.values(), strict=True))
         inputs = [describe_input(x) for x in args[:n]]
@@ -175,11 +180,11 @@ class DynamicKernel:
         symbolic = (any(isinstance(c, (str, list)) for c in (*g.size, *g.stride)) for g in self.recipe.given)
         return [i for i, s in enumerate(symbolic) if s]
 
-    def _space(self, values: Mapping[sympy.Symbol, int]) -> Space | None:
+    def _space(self, values: Mapping[sympy.Symbol, int]) -> Space:
         rooms = {e: math.prod(capacity(f, values) for f in self._factors(e)) for e in self.sizes}
         key = tuple(rooms.values())
         if key in self.reasons:
-            return None
+            raise NotBucketed(self.reasons[key])
         if key not in self.spaces:
             known = self.recipe.symbols
             low = {s: max(least(rooms[s]), known[s.name]) for s in values}
@@ -187,9 +192,10 @@ class DynamicKernel:
         return self.spaces[key]
 
     def _refuse(self, call: Call, reason: NotBucketed) -> None:
-        assert call.space is not None
-        self.reasons[tuple(call.space.capacity.values())] = str(reason)
-        log.info("%s is planned for each size: %s", self.recipe.name, reason)
+        call.reason = str(reason)
+        if call.space is not None:
+            self.reasons[tuple(call.space.capacity.values())] = call.reason
+            log.info("%s is planned for each size: %s", self.recipe.name, reason)
         call.space = None
 
     def _with_room(self, call: Call, args: Sequence[Any]) -> Sequence[Any]:
@@ -287,22 +293,34 @@ class DynamicKernel:
         key = (self.joined, tuple(call.space.capacity.values()), tuple(inputs))
         found = self.variants.get(key)
         if found is None:
-            made, scalars = self._compiled(call.space, shapes, inputs)
+            found = self._loaded(call.space, shapes, inputs)
             if self.scalars is None:
-                self.scalars = scalars
-            if scalars != self.scalars:
+                self.scalars = found.scalars
+            if found.scalars != self.scalars:
                 raise NotBucketed("other layouts need other launch scalars")
-            found = Variant(made, _C.Program.load(made.program), scalars)
             _kept(self.variants, key, found, knobs.get("max_buckets"))
         return found
 
+    def _loaded(self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]]) -> Variant:
+        """Buffers are filled before they are put together only if the card misses that: rarely does anybody look."""
+        try:
+            try:
+                made, scalars = self._compiled(space, shapes, inputs, filled=False)
+                return Variant(made, _C.Program.load(made.program), scalars)
+            except UninitializedRead:
+                made, scalars = self._compiled(space, shapes, inputs, filled=True)
+                return Variant(made, _C.Program.load(made.program), scalars)
+        except (InvalidProgram, UninitializedRead, UnsupportedOp) as error:
+            raise NotBucketed(str(error)) from error
+
     def _compiled(
-        self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]]
+        self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]], filled: bool
     ) -> tuple[cache.CachedKernel, tuple[sympy.Expr, ...]]:
         recipe, n = self.recipe, len(self.recipe.given)
         symbols = [()] * len(recipe.symbols)
         rooms = [(name, s.room) for name, s in shapes.items()]  # which also tell joined dims from others
-        entry = cache.key(f"{self.json}{[(str(e), c) for e, c in space.capacity.items()]}{rooms}", [*inputs, *symbols])
+        rule = f"{self.json}{[(str(e), c) for e, c in space.capacity.items()]}{rooms}{filled}"
+        entry = cache.key(rule, [*inputs, *symbols])
         found = None if inspect.active() else cache.load(entry)
         if found is not None:
             codes = [json.loads(text) for _, text in found.inputs[n + len(symbols) :]]
@@ -311,7 +329,8 @@ class DynamicKernel:
         from torch_spyre._inductor.dynamic_buckets import bucketed
 
         assert self.joined is not None
-        graph, names, scalars = bucketed(recipe, space, shapes, {e: self._factors(e) for e in self.joined})
+        joined = {e: self._factors(e) for e in self.joined}
+        graph, names, scalars = bucketed(recipe, space, shapes, joined, filled)
         order = {g.name: i for i, g in enumerate(recipe.given)}
         order |= {name: n + len(symbols) + i for i, name in enumerate(scalars)}
         places = [order[name] for name in names]

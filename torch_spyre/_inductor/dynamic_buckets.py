@@ -48,8 +48,9 @@ Joined = Mapping[sympy.Expr, Sequence[sympy.Expr]]  # size -> sizes of the dims 
 class BucketBuilder(Builder):
     """Plays steps with symbolic sizes; buffers get the sizes and strides of their capacity."""
 
-    def __init__(self, recipe: Recipe, space: Space, shapes: Mapping[str, Shape], joined: Joined) -> None:
+    def __init__(self, recipe: Recipe, space: Space, shapes: Mapping[str, Shape], joined: Joined, filled: bool) -> None:
         super().__init__(recipe.name, self._resolve)
+        self.filled = filled  # a new buffer that is written in parts begins as zeros
         self.given = {g.name: g for g in recipe.given}
         self.space = space
         self.shapes = shapes
@@ -70,14 +71,11 @@ class BucketBuilder(Builder):
         self.step, self.exact = step, {}
         shape = self.shapes[step.target or step.name]
         names: dict[str, sympy.Expr] = {}
-        reduced = set(range(len(step.reduction_ranges)))
-        extents = [
-            self._loops("d", step.ranges, names, _kept_whole(step)),
-            self._loops("r", step.reduction_ranges, names, reduced),
-        ]
+        extents = self._loops("d", step.ranges, names, _kept_whole(step))
+        reduced = self._loops("r", step.reduction_ranges, names, set(range(len(step.reduction_ranges))))
         place = (shape.room, shape.room_stride, step.target)
         run = Player(step.ops, names)
-        self.add(Computed(step.name, step.kind, *extents, step.dtype, *place, step.origin, step.hints, run))
+        self.add(Computed(step.name, step.kind, extents, reduced, step.dtype, *place, step.origin, step.hints, run))
 
     def _loops(self, letter: str, codes: Sequence[Any], names: dict[str, sympy.Expr], whole: set[int]) -> list[int]:
         """Extents of loops, a joined dim being several. `names` gets what the variables of the body are."""
@@ -302,6 +300,11 @@ class BucketTracer(Tracer):
         self.exact[symbol(name)] = size
         return symbol(name)
 
+    def inline_asm_elementwise(self, *inputs: Expr, asm: str, dtype: torch.dtype, **named: Any) -> Expr:
+        if asm == "undefined" and self.builder.filled:
+            return cast(const(0, "int32"), dtype_name(dtype))
+        return super().inline_asm_elementwise(*inputs, asm=asm, dtype=dtype, **named)
+
     # Reductions
 
     def reduction(self, dtype: torch.dtype, src_dtype: torch.dtype, reduction_type: str, value: Any) -> Any:
@@ -428,10 +431,10 @@ def _read_between(recipe: Recipe, whole: str, written: Sequence[Step]) -> bool:
 
 
 def bucketed(
-    recipe: Recipe, space: Space, shapes: Mapping[str, Shape], joined: Joined
+    recipe: Recipe, space: Space, shapes: Mapping[str, Shape], joined: Joined, filled: bool = False
 ) -> tuple[Graph, list[str], dict[str, sympy.Expr]]:
     """The graph, what each of its inputs is called in the recipe, and the launch scalars that hold sizes."""
-    builder = BucketBuilder(recipe, space, shapes, joined)
+    builder = BucketBuilder(recipe, space, shapes, joined, filled)
     try:
         with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
             for step in recipe.steps:

@@ -75,7 +75,7 @@ def _function(name: str) -> Callable[..., Any]:
     found = getattr(functions, name, None) or getattr(sympy, name, None)
     if found is None:
         raise UnsupportedOp(f"a size computed with {name} is not known to dynamic shapes")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def names_in(code: Any) -> set[str]:
@@ -305,7 +305,7 @@ def record(
 
 def _least(name: str) -> int:
     ranges = {str(s): r for s, r in V.graph.sizevars.shape_env.var_to_range.items()}
-    lower = ranges[name].lower if name in ranges else 0
+    lower: Any = ranges[name].lower if name in ranges else sympy.Integer(0)
     return max(int(lower), 0) if lower.is_Integer else 0
 
 

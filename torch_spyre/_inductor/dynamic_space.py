@@ -352,10 +352,12 @@ def parts(shape: Shape, index: sympy.Expr, space: Space, extents: Mapping[sympy.
     terms, const = split(index, space.low)
     found = [Part() for _ in shape.levels]
     for atom, coefficient in terms.items():
-        for number in reversed(range(len(shape.levels))):
-            step = quotient(coefficient, shape.levels[number].base)
+        if extents[atom] == 1:  # always 0
+            continue
+        for level in reversed(range(len(shape.levels))):
+            step = quotient(coefficient, shape.levels[level].base)
             if step is not None and step.is_Integer:
-                found[number].terms[atom] = int(step)
+                found[level].terms[atom] = int(step)
                 break
         else:
             raise NotBucketed(f"the index {index} moves by {coefficient}, which is no multiple of a stride")

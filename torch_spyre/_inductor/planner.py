@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_spyre import knobs
-from torch_spyre._inductor.passes import dedup, hinted, layouts, pool, residency, views
+from torch_spyre._inductor.passes import dedup, handover, hinted, layouts, pieces, pool, residency, spans, views
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.passes.matmul_dims import normalised
 from torch_spyre._inductor.passes.placement import loop_bounds
@@ -35,7 +35,7 @@ from torch_spyre.ktir.tileops import (
     TileOp,
 )
 
-PASSES = (dedup, views, hinted, layouts, residency, pool)
+PASSES = (dedup, views, hinted, spans, pieces, layouts, residency, pool)
 COMPUTED = (
     "SEN169_FP16",
     "IEEE_FP32",
@@ -213,5 +213,7 @@ class _Finalizer:
             node.constants,
             node.origin,
             node.along,
+            handover.source_dims(node) if node.source else (),
+            tuple(name for name, _, _ in node.source),
         )
         return normalised(op) if op.op == "batchmatmul" else op

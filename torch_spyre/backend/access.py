@@ -22,7 +22,7 @@ from torch_spyre.backend.affine import Affine
 from torch_spyre.backend.assembler import Extent, Operand
 from torch_spyre.backend.boxes import box_of
 from torch_spyre.backend.clipping import Clipper, Coverage, part_coverage
-from torch_spyre.backend.digits import Quasi, Subscripts
+from torch_spyre.backend.digits import Digit, Quasi, Subscripts
 from torch_spyre.backend.isa import Space
 from torch_spyre.backend.options import Options
 from torch_spyre.backend.scalars import Scalars
@@ -250,7 +250,8 @@ class Accesses:
         """No core may reach further than the machine's span in one tensor."""
         if part not in self.views.long_parts or not self._options.limit_span:
             return
-        inside = sum(abs(c) * max(extent.cap - 1, 0) for c, extent in self._movement(address, dims))
+        inside = sum(abs(c) * max(dims[v].cap - 1, 0) for v, c in address.variables.items())
+        inside += sum(abs(c) * _steps(digit, dims) for digit, c in address.digits.items())
         for core in range(self._stream.cores):
             first, last = self._stream.bounds_on(offset, core)
             if first is None or last is None or last - first + inside > MAX_SPAN_BYTES:
@@ -260,13 +261,14 @@ class Accesses:
                     "(256 MiB), split the tensor so that each core stays within one"
                 )
 
-    @staticmethod
-    def _movement(address: Quasi, dims: tuple[Extent, ...]) -> list[tuple[int, Extent]]:
-        moves = [(c, dims[v]) for v, c in address.variables.items()]
-        for digit, c in address.digits.items():
-            for variable, factor in digit.linear.terms:
-                moves.append((-(-abs(c * factor) // digit.div), dims[variable]))
-        return moves
+
+def _steps(digit: Digit, dims: tuple[Extent, ...]) -> int:
+    """How far a digit moves at most: a slice that starts at a whole stick reaches no further than its last stick."""
+    way = sum(abs(factor) * max(dims[v].cap - 1, 0) for v, factor in digit.linear.terms)
+    start = digit.linear.offset
+    aligned = not any(c % digit.div for c in (start.const, *(c for _, c in start.terms)))
+    steps = way // digit.div if aligned else -(-way // digit.div)
+    return min(steps, digit.mod - 1) if digit.mod else steps
 
 
 def _constructor(tile: SSAValue) -> Any:

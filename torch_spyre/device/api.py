@@ -171,6 +171,9 @@ def reset(device: Any = None) -> None:
             _C.reset(index)
 
 
+_initialized = True  # torch.utils.checkpoint asks for it before it keeps the state of the device's generator
+
+
 def is_initialized() -> bool:
     """True once a card is open in this process."""
     return _C.is_initialized()

@@ -33,11 +33,13 @@ from torch_spyre.ktir.emit_compute import (
     pointwise,
     positions,
 )
+from torch_spyre.ktir.emit_exchange import deliver, groups_of
 from torch_spyre.ktir.emit_groups import barrier, cohort_sets, groups_set, produce_and_reduce
 from torch_spyre.ktir.emit_loops import tile_loop
 from torch_spyre.ktir.opfuncs import (
     CAST,
     COPY,
+    EXCHANGE,
     GATHER,
     MATMUL,
     POINTWISE,
@@ -51,7 +53,17 @@ from torch_spyre.ktir.opfuncs import (
 )
 from torch_spyre.ktir.spyreop_tensor import ArgReduceOp, ScanOp, SortOp
 from torch_spyre.ktir.text import verify
-from torch_spyre.ktir.tileops import Immediate, Input, Kernel, LaunchScalar, LinearOperand, Operand, Positions, TileOp
+from torch_spyre.ktir.tileops import (
+    Immediate,
+    Input,
+    Kernel,
+    LaunchScalar,
+    LinearOperand,
+    Operand,
+    Positions,
+    Space,
+    TileOp,
+)
 
 
 def emit(kernel: Kernel) -> ModuleOp:
@@ -137,6 +149,8 @@ class _OpEmitter:
             self._scatter()
         elif opfunc.kind == SCAN:
             self._scan()
+        elif opfunc.kind == EXCHANGE:
+            self._handover()
         elif opfunc.kind == SELECTION:
             self._selection()
         else:
@@ -281,6 +295,18 @@ class _OpEmitter:
         self.ops.append(order)
         dims[along] = Slice(op.along, k)
         self._store(order.index if op.op == "topkindex" else order.value, dims)
+
+    def _handover(self) -> None:
+        op = self.op
+        source = op.inputs[0]
+        if not isinstance(source, Operand) or {source.tensor.space, op.output.tensor.space} != {Space.LX}:
+            raise InvalidProgram(f"op {op.name}: a hand-over goes from scratchpad to scratchpad")
+        found = groups_of(op)
+        partial = self._load(source, [Slice(d.name, d.extent) for d in op.source])
+        target = [Slice(d.name, op.dim(d.name).extent) for d in op.source]
+        result = tensor_type(element_type(partial.type), tuple(s.size for s in target))
+        self.ops.extend(operations := deliver(found, partial, result))
+        self._store(operations[-1].results[0], target)
 
     def _reduction(self, name: str) -> None:
         op = self.op

@@ -23,11 +23,11 @@ from torch_spyre.ktir.dialect import (
 _ZERO = AffineExpr.constant(0)
 
 
-def _at_least_zero(expr: AffineExpr) -> AffineConstraintExpr:
+def at_least_zero(expr: AffineExpr) -> AffineConstraintExpr:
     return AffineConstraintExpr(AffineConstraintKind.ge, expr, _ZERO, canonicalize=False)
 
 
-def _is_zero(expr: AffineExpr) -> AffineConstraintExpr:
+def is_zero(expr: AffineExpr) -> AffineConstraintExpr:
     return AffineConstraintExpr(AffineConstraintKind.eq, expr, _ZERO, canonicalize=False)
 
 
@@ -35,7 +35,7 @@ def _is_zero(expr: AffineExpr) -> AffineConstraintExpr:
 def groups_set(count: int) -> AffineSetAttr:
     """Group ids 0 … count-1."""
     group = AffineExpr.dimension(0)
-    return AffineSetAttr(AffineSet(1, 0, (_at_least_zero(group), _at_least_zero(group * -1 + (count - 1)))))
+    return AffineSetAttr(AffineSet(1, 0, (at_least_zero(group), at_least_zero(group * -1 + (count - 1)))))
 
 
 @cache
@@ -50,16 +50,16 @@ def cohort_sets(order: tuple[tuple[int, bool], ...]) -> tuple[AffineSetAttr, Aff
         size = order[0][0]
         first = tile + group * -size
         producers: tuple[AffineConstraintExpr, ...] = (
-            _at_least_zero(first),
-            _at_least_zero(group * size + tile * -1 + (size - 1)),
+            at_least_zero(first),
+            at_least_zero(group * size + tile * -1 + (size - 1)),
         )
-        consumers: tuple[AffineConstraintExpr, ...] = (_is_zero(first),)
+        consumers: tuple[AffineConstraintExpr, ...] = (is_zero(first),)
         count = 1
         for slices, _ in order[1:]:
             count *= slices
     else:
         producers, consumers, count = _general_cohort(order)
-    return _tile_set(producers), _tile_set(consumers), count
+    return tile_set(producers), tile_set(consumers), count
 
 
 def _general_cohort(
@@ -73,16 +73,16 @@ def _general_cohort(
     for slices, reduced in order:
         digit = (tile // stride) % slices
         if reduced:
-            at_first.append(_is_zero(digit))
+            at_first.append(is_zero(digit))
         else:
             kept = kept + digit * groups
             groups *= slices
         stride *= slices
-    producers = (_is_zero(kept), _at_least_zero(tile), _at_least_zero(tile * -1 + (stride - 1)))
+    producers = (is_zero(kept), at_least_zero(tile), at_least_zero(tile * -1 + (stride - 1)))
     return producers, (*producers, *at_first), groups
 
 
-def _tile_set(constraints: tuple[AffineConstraintExpr, ...]) -> AffineSetAttr:
+def tile_set(constraints: tuple[AffineConstraintExpr, ...]) -> AffineSetAttr:
     return AffineSetAttr(AffineSet(1, 1, constraints))
 
 
@@ -90,7 +90,7 @@ def _tile_set(constraints: tuple[AffineConstraintExpr, ...]) -> AffineSetAttr:
 def all_tiles_set(cores: int) -> AffineSetAttr:
     """Every core, in whatever group."""
     tile = AffineExpr.dimension(0)
-    return _tile_set((_at_least_zero(tile), _at_least_zero(tile * -1 + (cores - 1))))
+    return tile_set((at_least_zero(tile), at_least_zero(tile * -1 + (cores - 1))))
 
 
 def produce_and_reduce(

@@ -15,6 +15,7 @@ CAST = "cast"
 GATHER = "gather"
 SCATTER = "scatter"
 SCAN = "scan"
+EXCHANGE = "exchange"  # scratchpad slices change hands
 SELECTION = "selection"  # topkvalue, topkindex, argmax, argmin: which elements along a dim, by order
 
 PT = "pt"  # the array of multipliers
@@ -101,6 +102,7 @@ OPFUNCS: dict[str, OpFunc] = {
         OpFunc("random", POINTWISE, 3),  # number of the element, low and high word of the key
         OpFunc("identity", COPY, 1),
         OpFunc("ReStickifyOpHBM", COPY, 1),
+        OpFunc("handover", EXCHANGE, 1),
         OpFunc("dl16tofp32", CAST, 1),
         OpFunc("fp32todl16", CAST, 1),
         OpFunc("fp8todl16", CAST, 1),

@@ -147,7 +147,8 @@ class TileOp:
     dims that the output lacks because they are summed (or maximised …). `core_order` lists the split dims, fastest
     first: with splits p, q, core c works on slice ``c % p`` of the first and ``(c // p) % q`` of the second. Cores at
     or past the product of all splits do nothing. A split reduced dim means partial results that are combined over the
-    ring in ascending core order, kept in fp32, rounded once.
+    ring in ascending core order, kept in fp32, rounded once. A handover reads a scratchpad tensor that is split as
+    `source` says and writes it split as `dims` say; the slices cross the ring.
     """
 
     name: str
@@ -160,6 +161,8 @@ class TileOp:
     constants: dict[str, float] = field(default_factory=dict)
     origin: str = ""  # where it came from: aten op and user line
     along: str = ""
+    source: tuple[Dim, ...] = ()  # handover: the dims as the input is split, in the order of `dims`
+    source_order: tuple[str, ...] = ()
 
     @property
     def cores(self) -> int:

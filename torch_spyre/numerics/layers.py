@@ -68,8 +68,9 @@ class Layer:
 
     @property
     def explained(self) -> bool:
-        """The format alone does as much, or nearly. Errors of a quarter step need no explanation."""
-        return self.own.relative <= UNEXPLAINED * max(self.owed, 2.0**-12)
+        """The format alone does as much, or nearly. One step needs no explanation: where a single large value carries the
+        norm, it is this value's luck."""
+        return self.own.relative <= max(UNEXPLAINED * self.owed, 2.0**-9)
 
     @property
     def drifts(self) -> bool:

@@ -153,7 +153,7 @@ class Runner:
         if not self.model.cached:
             return Run(self._plain(inputs))
         values = self._cached(inputs)
-        batch, half = len(inputs["input_ids"]), len(self.seen) // 2
+        batch, half = len(next(iter(inputs.values()))), len(self.seen) // 2
         logits = [x.float().cpu().unflatten(0, (batch, -1)) for x in self.seen]
         pairs = zip(logits[:half], logits[half:], strict=True)
         return Run(values, [torch.cat(pair, 1).flatten(0, 1) for pair in pairs])
@@ -166,13 +166,19 @@ class Runner:
         return rows if mask is None else rows[mask.cpu().flatten().bool()]
 
     def _cached(self, inputs: Inputs) -> Tensor:
-        from transformers import StaticCache
+        """The prompt, then one token. An encoder runs with the prompt; its keys and values stay in a cache of their own."""
+        from transformers import EncoderDecoderCache, StaticCache
 
-        ids = inputs["input_ids"]
-        cache = StaticCache(config=self.module.config, max_cache_len=64)
-        prompt = self.forward(input_ids=ids[:, :-1], past_key_values=cache, use_cache=True).logits
-        step = self.forward(input_ids=ids[:, -1:], past_key_values=cache, use_cache=True).logits
-        return torch.cat([prompt.float().cpu(), step.float().cpu()], 1).flatten(0, 1)
+        name = "input_ids" if "input_ids" in inputs else "decoder_input_ids"
+        ids, more = inputs[name], {k: v for k, v in inputs.items() if k != name}
+        config = self.module.config
+        cache: Any = StaticCache(config=config, max_cache_len=64)
+        if more:
+            cache = EncoderDecoderCache(cache, StaticCache(config=config, max_cache_len=config.max_source_positions))
+        prompt = self.forward(**{name: ids[:, :-1]}, **more, past_key_values=cache, use_cache=True)
+        encoded = {"encoder_outputs": (prompt.encoder_last_hidden_state,)} if more else {}
+        step = self.forward(**{name: ids[:, -1:]}, **encoded, past_key_values=cache, use_cache=True)
+        return torch.cat([prompt.logits.float().cpu(), step.logits.float().cpu()], 1).flatten(0, 1)
 
 
 def _outcome(runner: Runner, mode: str, runs: tuple[Run, Run, Run], graphs: int, card_us: float) -> Outcome:

@@ -418,6 +418,7 @@ _OTHERS = (
             "decoder_start_token_id": 1,
         },
         _speech,
+        True,
     ),
 )
 

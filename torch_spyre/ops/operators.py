@@ -37,13 +37,12 @@ HOST = (
     HostOps(
         "the size of the result depends on values",
         ("nonzero", "masked_select", "index (by a bool tensor)", "unique", "unique_consecutive", "argwhere",
-         "repeat_interleave (by a tensor)", "bincount", "masked_scatter"),
+         "repeat_interleave (by a tensor)", "bincount"),
     ),
     HostOps("the result is a number on the host", ("_local_scalar_dense", "equal", "is_nonzero", "allclose")),
     HostOps(
-        "random numbers are drawn by the device's generator, whose state lives on the host",
-        ("rand", "randn", "randint", "randperm", "normal", "uniform_", "bernoulli", "exponential_", "multinomial",
-         "native_dropout", "rrelu_with_noise"),
+        "random numbers of a distribution that needs a loop of its own for each number",
+        ("poisson", "binomial", "_standard_gamma", "_sample_dirichlet"),
     ),
     HostOps("the card has no such function, and no short formula keeps its precision", HOST_FUNCTIONS),
     HostOps("needs the most frequent value, a count per value", ("mode", "histc (without bounds)", "histogram")),
@@ -58,6 +57,20 @@ HOST = (
     HostOps(
         "a recurrence over time with data-dependent lengths", ("_ctc_loss", "_embedding_bag", "_pack_padded_sequence")
     ),
+    HostOps("a loop whose length depends on values", ("gcd", "lcm")),
+    HostOps(
+        "indices made from numbers alone: the host makes them once", ("tril_indices", "triu_indices"),
+    ),
+    HostOps(
+        "its steps are taken in float64, and whole numbers depend on their last bit",
+        ("logspace", "linspace (of integers, where fp64 rounds)"),
+    ),
+    HostOps(
+        "a gradient without a formula of its own on the card",
+        ("grid_sampler_2d_backward", "grid_sampler_3d_backward", "multi_margin_loss_backward",
+         "multilabel_margin_loss_backward"),
+    ),
+    HostOps("a sparse gradient: refused, the card has no sparse tensors", ("embedding (sparse=True)",)),
     HostOps("pseudo-random windows", ("fractional_max_pool2d", "fractional_max_pool3d")),
 )  # fmt: skip
 

@@ -13,12 +13,12 @@ from torch_spyre import knobs
 from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.ownership import Split, cores_of
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
-from torch_spyre.constants import LX_BYTES
+from torch_spyre.constants import LX_BYTES, MAX_SPAN_BYTES
 from torch_spyre.ktir.tileops import Dim
 
-MAX_SPAN_BYTES = 256 << 20  # what one core may reach of one tensor
 _OVER_SPAN = 1e12
 _ROWS = 8  # rows that a core should at least have before k is cut instead
+MOST_K_WAYS = 8  # parts of k over the cores, where an operand spans too much
 _K_STICKS = 4  # sticks of k that each part should at least have
 
 
@@ -147,7 +147,7 @@ def _k_ways(parts: dict[str, list[Dim]], units: dict[str, int], cores: int) -> t
     idle = cores // (units["b"] * rows * units["n"])
     ways = 1 << min(idle, units["k"] // _K_STICKS).bit_length() >> 1
     huge = parts["k"][0].size * max(units["m"], units["n"] * 64) * 2 > MAX_SPAN_BYTES
-    return (1, 2, 4, 8) if huge else (max(1, ways),)
+    return (1, 2, 4, MOST_K_WAYS) if huge else (max(1, ways),)
 
 
 def _partial_bytes(pieces: Iterable[tuple[str, int, int]]) -> int:

@@ -56,10 +56,10 @@ def refine(
     """
     pieces: dict[str, list[tuple[str, int, int]]] = {}  # dim -> (name, size, weight), outer to inner
     for dim, size in node.dims:
-        pieces[dim] = _pieces(dim, size, _cuts(dim, size, accesses, layouts, linear))
+        pieces[dim] = cut_pieces(dim, size, _cuts(dim, size, accesses, layouts, linear))
     node.tiles = tuple(Dim(name, size) for dim, _ in node.dims for name, size, _ in pieces[dim])
     node.reduced = tuple(name for dim in node.reduced for name, _, _ in pieces[dim])
-    node.accesses = tuple(None if coords is None else tuple(_rewrite(c, pieces) for c in coords) for coords in accesses)
+    node.accesses = tuple(None if coords is None else tuple(rewrite(c, pieces) for c in coords) for coords in accesses)
 
 
 def rewrite_index(node: Node, index: Index) -> Coord:
@@ -72,7 +72,7 @@ def rewrite_index(node: Node, index: Index) -> Coord:
             parts.insert(0, (t.name, t.size, weight))
             weight *= t.size
         pieces[dim] = parts
-    return _rewrite(Coord(index.terms, index.const), pieces)
+    return rewrite(Coord(index.terms, index.const), pieces)
 
 
 def _cuts(
@@ -107,7 +107,7 @@ def _cuts(
     return ordered
 
 
-def _pieces(dim: str, size: int, cuts: list[int]) -> list[tuple[str, int, int]]:
+def cut_pieces(dim: str, size: int, cuts: list[int]) -> list[tuple[str, int, int]]:
     if not cuts:
         return [(dim, size, 1)]
     bounds = [1, *cuts, size]
@@ -115,7 +115,7 @@ def _pieces(dim: str, size: int, cuts: list[int]) -> list[tuple[str, int, int]]:
     return inner_first[::-1]
 
 
-def _rewrite(coord: Coord, pieces: dict[str, list[tuple[str, int, int]]]) -> Coord:
+def rewrite(coord: Coord, pieces: dict[str, list[tuple[str, int, int]]]) -> Coord:
     if coord.index >= 0:
         return coord
     terms: list[Term] = []

@@ -85,6 +85,10 @@ class NodeCost:
         return cost
 
     def works(self, split: Split, in_lx: int) -> list[Work]:
+        if self.node.source:
+            layout = self.layouts[-1]
+            assert layout is not None
+            return exchange_works(self.sizes, self.node.source, split, layout)
         cores = cores_of(split)
         extents = dict(self.sizes)
         for name, _, extent in split:
@@ -136,6 +140,35 @@ class NodeCost:
                 loops.append((stride, count, self.order[dim]))
         run, pitch, steps = runs(element, loops)
         return Stream(space, -1, core_bytes, total, max(1, round(cores / distinct)), run, pitch, nearest, steps)
+
+
+def exchange_ns(sizes: Mapping[str, int], source: Split, target: Split, layout: Layout) -> float:
+    """Nanoseconds of a hand-over from one split to another."""
+    device = load()
+    return combine(phase_times(exchange_works(sizes, source, target, layout), device), device)
+
+
+def least_exchange_ns(elements: int, layout: Layout) -> float:
+    """A bound from below: every core gets that many elements over the ring, by three instructions at least."""
+    device = load()
+    return elements * BYTES[layout.format] / device["ring.bandwidth"] + 3e3 * device["launch.loop_trip"]
+
+
+def exchange_works(sizes: Mapping[str, int], source: Split, target: Split, layout: Layout) -> list[Work]:
+    """A hand-over as the back end does it: what a core gives is set aside, each gets its parts over the ring, and the
+    whole goes to its place."""
+    coming, going = ({**sizes, **{n: e for n, _, e in s if n in sizes}} for s in (source, target))
+    pieces = math.prod(-(-going[d] // coming[d]) for d in sizes)
+    cores, code = cores_of(target), CODE[layout.format]
+
+    def copy(points: int, space: Space) -> Work:
+        size = points * BYTES[layout.format]
+        inside, outside = (Stream(s, -1, size, size * cores, 1, 0, 0, 0, ()) for s in (space, Space.LX))
+        return Work("copy", "copy", cores, points, (inside,), outside, (points,), code)
+
+    given, got = math.prod(coming.values()), math.prod(going.values())
+    parts = [copy(got // pieces, Space.LX_REMOTE) for _ in range(pieces)]
+    return [copy(given, Space.LX), *parts, copy(got, Space.LX)]
 
 
 def _local(output: Stream, element: int) -> Stream:

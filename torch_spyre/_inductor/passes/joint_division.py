@@ -13,8 +13,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch_spyre._inductor.passes import candidates
-from torch_spyre._inductor.passes.cost import NodeCost
+from torch_spyre._inductor.passes import candidates, handover
+from torch_spyre._inductor.passes.cost import NodeCost, exchange_ns, least_exchange_ns
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.passes.ownership import REPLICA, Part, Split, holds, part, translate, union
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
@@ -88,7 +88,7 @@ class Problem:
 def _shared_cost(graph: Graph, node: Node, known: dict[object, NodeCost]) -> NodeCost:
     """Nodes of equal form share their prices: a model repeats its layers."""
     layouts = tuple(graph.buffers[v.buffer].layout for v in (*node.loads(), node.output))
-    key = (node.op, node.tiles, node.accesses, layouts, node.reduced)
+    key = (node.op, node.tiles, node.accesses, layouts, node.reduced, node.source)
     if key not in known:
         known[key] = NodeCost(graph, node)
     return known[key]
@@ -161,39 +161,52 @@ def _allowed(problem: Problem, source: int, split: Split, target: int, found: Sp
 
 
 class _Tables:
-    """Prices and hand-overs of every candidate, by number, each worked out when it is first asked for."""
+    """Prices and hand-overs of every candidate, by number, each worked out when it is first asked for.
+
+    `forms` gives nodes that differ in nothing of this the same number: a model repeats its layers.
+    """
 
     def __init__(self, problem: Problem, sets: Sequence[Sequence[Split]]) -> None:
         self.problem, self.sets = problem, sets
+        self.forms = _forms(problem, sets)
         self.replicated = [[any(name == REPLICA for name, _, _ in s) for s in splits] for splits in sets]
         self.result_bit = []
         for i, splits in enumerate(sets):
             node = problem.nodes[i]
             bit = 0 if problem.pinned[i] else 1 << (len(node.accesses) - 1)
             self.result_bit.append([0 if any(n in node.reduced for n, _, _ in s) else bit for s in splits])
-        self._ns: list[dict[tuple[int, int], float]] = [{} for _ in sets]
+        self._ns: dict[tuple[int, int, int], float] = {}
+        self._write: dict[tuple[int, int], float] = {}
         self._owned: dict[tuple[int, ...], bool] = {}
+        self._ring: dict[tuple[int, ...], float] = {}
         self._parts: dict[tuple[int, int, int], Part | None] = {}
-        self._write: list[dict[int, float]] = [{} for _ in sets]
 
     def ns(self, i: int, c: int, in_lx: int) -> float:
-        found = self._ns[i].get((c, in_lx))
+        key = (self.forms[i], c, in_lx)
+        found = self._ns.get(key)
         if found is None:
             cost, split = self.problem.costs[i], self.sets[i][c]
-            found = self._ns[i][c, in_lx] = cost.ns(split, in_lx) + candidates.span_penalty(cost, split)
+            found = self._ns[key] = cost.ns(split, in_lx) + candidates.span_penalty(cost, split)
         return found
 
     def write_ns(self, i: int, c: int) -> float:
         """What it costs to have node i's result in memory instead of the scratchpad."""
-        found = self._write[i].get(c)
+        key = (self.forms[i], c)
+        found = self._write.get(key)
         if found is None:
             cost, split = self.problem.costs[i], self.sets[i][c]
             result = 1 << (len(self.problem.nodes[i].accesses) - 1)
-            found = self._write[i][c] = max(0.0, cost.ns(split, 0) - cost.ns(split, result))
+            found = self._write[key] = max(0.0, cost.ns(split, 0) - cost.ns(split, result))
         return found
 
+    def _key(self, edge: Edge, live: Mapping[int, tuple[int, bool]], i: int, c: int) -> tuple[int, ...]:
+        key = [self.forms[i], edge.operand, c]
+        for p in edge.producers:
+            key += (self.forms[p], live[p][0])
+        return tuple(key)
+
     def owned(self, edge: Edge, live: Mapping[int, tuple[int, bool]], i: int, c: int) -> bool:
-        key = (i, edge.operand, c, *(live[p][0] for p in edge.producers))
+        key = self._key(edge, live, i, c)
         found = self._owned.get(key)
         if found is None:
             mine = union([self._part(p, -1, live[p][0]) for p in edge.producers])
@@ -201,8 +214,39 @@ class _Tables:
             found = self._owned[key] = mine is not None and yours is not None and holds(mine, yours)
         return found
 
+    def ring_ns(self, edge: Edge, live: Mapping[int, tuple[int, bool]], i: int, c: int, limit: float) -> float:
+        """What it costs to bring the operand over the ring to the cores that read it; infinite if that is impossible
+        or cannot be below `limit`."""
+        key = self._key(edge, live, i, c)
+        found = self._ring.get(key)
+        if found is None:
+            (p, *others), yours = edge.producers, self._part(i, edge.operand, c)
+            layout = self.problem.costs[p].layouts[-1]
+            if others or yours is None or layout is None:
+                found = math.inf
+            elif least_exchange_ns(yours.elements, layout) >= limit:
+                return math.inf
+            else:
+                found = self._exchange_ns(p, live[p][0], yours, i, edge.operand, c)
+            self._ring[key] = found
+        return found
+
+    def _exchange_ns(self, p: int, chosen: int, yours: Part, i: int, operand: int, c: int) -> float:
+        problem, mine = self.problem, self._part(p, -1, chosen)
+        written, read = problem.nodes[p].accesses[-1], problem.nodes[i].accesses[operand]
+        layout, sizes = problem.costs[p].layouts[-1], problem.costs[i].sizes
+        if mine is None or not written or not read or layout is None:
+            return math.inf
+        if not handover.movable(mine, yours, layout.elems_per_stick, problem.capacity):
+            return math.inf
+        found = handover.exchange(self.sets[p][chosen], written, problem.costs[p].sizes, self.sets[i][c], read, sizes)
+        if found is None:
+            return math.inf
+        used = {t.dim for coord in read for t in coord.terms}
+        return exchange_ns({d: n for d, n in sizes.items() if d in used}, found[0], found[1], layout)
+
     def _part(self, i: int, operand: int, c: int) -> Part | None:
-        key = (i, operand, c)
+        key = (self.forms[i], operand, c)
         if key not in self._parts:
             split = self.sets[i][c]
             found = self.problem.result(i, split) if operand < 0 else self.problem.read(i, operand, split)
@@ -227,14 +271,13 @@ def search(problem: Problem, sets: Sequence[Sequence[Split]]) -> tuple[float, li
     next beam (`known`). Costs in a beam count from its cheapest state, so that they can look alike.
     """
     tables = _Tables(problem, sets)
-    forms = _forms(problem, sets)
     ends: list[list[int]] = [[] for _ in sets]
     for j, last in enumerate(problem.last_use):
         ends[last].append(j)
     states, price_ns = [_State(0.0, {})], 0.0
     known: dict[object, list[_Step]] = {}
     for i in range(len(sets)):
-        key = _signature(problem, forms, states, i, ends[i])
+        key = _signature(problem, tables.forms, states, i, ends[i])
         steps = known.get(key)
         if steps is None:
             steps = known[key] = _expand(tables, states, i, ends[i])
@@ -324,6 +367,13 @@ def _step(tables: _Tables, state: _State, i: int, c: int) -> tuple[float, set[in
         if tables.owned(edge, live, i, c):
             in_lx |= 1 << edge.operand
             continue
+        if not any(live[p][1] or p in spilled for p in edge.producers):
+            limit = _memory_ns(tables, live, i, c, in_lx, edge)
+            ring = tables.ring_ns(edge, live, i, c, limit)
+            if ring < limit:
+                cost += ring
+                in_lx |= 1 << edge.operand
+                continue
         for p in edge.producers:
             chosen, lost = live[p]
             if not lost and p not in spilled:
@@ -332,6 +382,12 @@ def _step(tables: _Tables, state: _State, i: int, c: int) -> tuple[float, set[in
                 cost += tables.write_ns(p, chosen)
                 spilled.add(p)
     return cost + tables.ns(i, c, in_lx), spilled
+
+
+def _memory_ns(tables: _Tables, live: Mapping[int, tuple[int, bool]], i: int, c: int, in_lx: int, edge: Edge) -> float:
+    """What it costs to write an operand of node i to memory and read it there."""
+    more = tables.ns(i, c, in_lx) - tables.ns(i, c, in_lx | 1 << edge.operand)
+    return more + sum(tables.write_ns(p, live[p][0]) for p in edge.producers)
 
 
 def price(problem: Problem, splits: Sequence[Split]) -> float:

@@ -8,9 +8,8 @@ per stick (a *sparse* result). An access that breaks the rule is fed by a copy i
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,28 +70,42 @@ def from_stl(stl: object) -> Layout:
 def coordinates(buffer: Buffer, index: Index, sizes: dict[str, int]) -> Coords | None:
     """Device coordinates of an access, or None if they do not separate."""
     assert buffer.layout is not None
-    used = tuple((d, sizes[d]) for d in dict.fromkeys(t.dim for t in index.terms))
-    return _coordinates(buffer.layout, index.shifted(buffer.offset), used)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _coordinates(layout: Layout, index: Index, sizes: tuple[tuple[str, int], ...]) -> Coords | None:
-    """Pure, and a model asks the same of each of its layers."""
-    coords = decompose(index, layout.axes(), dict(sizes))
+    coords = decompose(index.shifted(buffer.offset), buffer.layout.axes(), sizes)
     return None if coords is None else tuple(coords)
 
 
 def run(graph: Graph) -> Graph:
-    return _Layouts(graph).run()
+    """Layouts for the graph: the ones that cost least, where a restickify leaves a choice (`layout_search`)."""
+    from torch_spyre._inductor.passes import layout_search
+
+    return layout_search.run(graph)
 
 
 def explain(graph: Graph) -> list[str]:
-    return [f"{b.name}: {b.layout}" for b in graph.buffers.values() if b.layout is not None]
+    """Every layout, then every choice with the alternatives and their prices."""
+    layouts = [f"{b.name}: {b.layout}" for b in graph.buffers.values() if b.layout is not None]
+    return layouts + [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith(CHOICE)]
+
+
+CHOICE = "restickify"  # how notes about choices begin
+
+
+def assign(graph: Graph, choices: Mapping[object, str] | None = None) -> Graph:
+    """Gives layouts node by node: each result takes the stick of its operands, or what `choices` say of its form."""
+    return _Layouts(graph, choices or {}).run()
+
+
+def form(graph: Graph, node: Node) -> object:
+    """What a choice is about: nodes alike in this choose alike, in every layer of a model."""
+    out = graph.buffers[node.output.buffer]
+    operands = tuple((graph.buffers[v.buffer].kind, graph.buffers[v.buffer].size, v.index) for v in node.loads())
+    return node.op, node.dims, node.reduced, out.dtype, out.size, out.stride, node.output.index, operands
 
 
 class _Layouts:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, choices: Mapping[object, str]) -> None:
+        self.graph, self.choices = graph, choices
+        self.forms = {n.name: form(graph, n) for n in graph.nodes} if choices else {}
         self.nodes: list[Node] = []
         self.copies: dict[tuple[object, ...], Load] = {}
         self.copied: dict[str, list[tuple[object, ...]]] = {}  # buffer -> keys of its copies
@@ -128,7 +141,9 @@ class _Layouts:
         rank = len(buffer.size)
         if rank == 0:
             return make_layout(buffer, [])
-        stick = self._stick_dim(node)
+        stick = self._chosen(node, buffer)
+        if stick is None:
+            stick = self._stick_dim(node)
         host = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.result_sizes())
         if host is None:
             raise UnsupportedOp(f"{node.name}: result index {node.output.index} does not separate over {buffer.size}")
@@ -143,6 +158,13 @@ class _Layouts:
             if any(t.dim == stick and t.div == 1 for t in coord.terms):
                 position = i
         return make_layout(buffer, self._order(buffer, position))
+
+    def _chosen(self, node: Node, buffer: Buffer) -> str | None:
+        """The stick dim that was chosen for the node, _SPARSE if it is a reduced one; None without a choice."""
+        wanted = self.choices.get(self.forms.get(node.name))
+        if wanted is None or buffer.kind != "temp":
+            return None
+        return _SPARSE if wanted in node.reduced else wanted
 
     def _order(self, buffer: Buffer, stick: int) -> list[int]:
         """Dim order of a result. The rows of a temporary follow each other: its other dims come from outside, and each
@@ -253,6 +275,9 @@ class _Layouts:
         if node.op == "batchmatmul":
             return ("k", "n")[operand]
         if node.reduced:
+            chosen = self.choices.get(self.forms.get(node.name))
+            if chosen is not None:
+                return chosen
             load = node.inputs[operand]
             assert isinstance(load, Load)
             coords = coordinates(self.graph.buffers[load.buffer], load.index, node.sizes())

@@ -7,7 +7,7 @@ is made again without that hope, and the cheaper of the two is kept, priced as t
 
 from __future__ import annotations
 
-from torch_spyre._inductor.passes import division, scratchpad, staging, tiling
+from torch_spyre._inductor.passes import division, handover, scratchpad, staging, tiling
 from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.ownership import split_of
 from torch_spyre._inductor.tilegraph.graph import Graph
@@ -24,7 +24,7 @@ def run(graph: Graph) -> Graph:
 
 def _plan(graph: Graph, trust_loops: bool) -> None:
     division.run(graph, trust_loops)
-    scratchpad.run(tiling.run(staging.run(graph)))
+    scratchpad.run(tiling.run(staging.run(handover.run(graph))))
 
 
 def _disappointed(graph: Graph) -> bool:
@@ -35,8 +35,8 @@ def _disappointed(graph: Graph) -> bool:
 
 
 def explain(graph: Graph) -> list[str]:
-    lines = [f"{stage.__name__.rsplit('.', 1)[-1]}: {line}" for stage in (division, staging, tiling, scratchpad)
-             for line in stage.explain(graph)]  # fmt: skip
+    stages = (division, handover, staging, tiling, scratchpad)
+    lines = [f"{s.__name__.rsplit('.', 1)[-1]}: {line}" for s in stages for line in s.explain(graph)]
     return [*lines, f"predicted: {price(graph) / 1e3:.1f} us"]
 
 

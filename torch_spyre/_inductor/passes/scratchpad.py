@@ -20,7 +20,7 @@ from torch_spyre._inductor.passes.cost import COPIES
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.passes.ownership import REPLICA, Part, apply, holds, part, split_of, union
 from torch_spyre._inductor.passes.placement import Request, live_ranges, place
-from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Node
+from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.ktir.tileops import Coord
 
@@ -106,7 +106,7 @@ def result_part(node: Node) -> Part | None:
 def _reads_own(held: Part, reader: Node, coords: Coords | None) -> bool:
     if coords is None or reader.op in TABLE_OPS:
         return False
-    wanted = part(coords, {d.name: d.size for d in reader.tiles}, split_of(reader))
+    wanted = part(coords, {d.name: d.size for d in reader.tiles}, reader.source or split_of(reader))
     return wanted is not None and holds(held, wanted)
 
 
@@ -144,7 +144,7 @@ def live_bytes(
 
 def _parent(graph: Graph, node: Node, found: dict[str, Resident]) -> str:
     """The operand whose bytes an elementwise result may take: read at the very coordinates that are written."""
-    if node.reduced or node.along or node.op in (*COPIES, *TABLE_OPS) or node.output.buffer not in found:
+    if node.reduced or node.along or node.op in (*COPIES, *TABLE_OPS) or node.source or node.output.buffer not in found:
         return ""
     mine = graph.buffers[node.output.buffer]
     reads = list(zip(node.loads(), node.accesses, strict=False))
@@ -164,6 +164,10 @@ def _parent(graph: Graph, node: Node, found: dict[str, Resident]) -> str:
 
 def _repair(graph: Graph, placed: set[str]) -> bool:
     """Undoes what only works in LX where LX had no room: replication and tile loops. True if something changed."""
+    for node in graph.nodes:
+        if node.source and not {node.output.buffer, *(v.buffer for v in node.loads())} <= placed:
+            _undo(graph, node)
+            return True
     changed = False
     for node in graph.nodes:
         if node.output.buffer not in placed and any(name == REPLICA for name in node.core_order):
@@ -181,6 +185,17 @@ def _repair(graph: Graph, placed: set[str]) -> bool:
                 unroll(graph, node)
         changed = True
     return changed
+
+
+def _undo(graph: Graph, node: Node) -> None:
+    """Lets the readers of a hand-over read what it moved, in memory."""
+    moved, source = node.output.buffer, next(node.loads()).buffer
+    for other in graph.nodes:
+        other.inputs = tuple(
+            Load(source, v.index) if isinstance(v, Load) and v.buffer == moved else v for v in other.inputs
+        )
+    graph.nodes = [n for n in graph.nodes if n is not node]
+    del graph.buffers[moved]
 
 
 def _more_trips(graph: Graph, nodes: Sequence[Node]) -> bool:

@@ -25,7 +25,7 @@ def run(graph: Graph) -> Graph:
     groups: dict[tuple[str, Part], list[Reader]] = {}
     written = {n.output.buffer: i for i, n in enumerate(graph.nodes)}
     for i, node in enumerate(graph.nodes):
-        if node.op in TABLE_OPS:
+        if node.op in TABLE_OPS or node.source:
             continue
         sizes = {d.name: d.size for d in node.tiles}
         for j, (value, coords) in enumerate(zip(node.loads(), node.accesses, strict=False)):
@@ -90,7 +90,7 @@ def _copy_node(graph: Graph, name: str, reader: Reader) -> tuple[Node, Split | N
     source = graph.buffers[name]
     temp = f"{name}_lx{len(graph.buffers)}"
     graph.buffers[temp] = replace(source, name=temp, kind="temp", returned_as=None, placement="memory", address=0)
-    dims = tuple(d for d in node.dims if d[0] in {u.split(".")[0] for u in used})
+    dims = tuple(d for d in node.dims if any(u == d[0] or u.startswith(f"{d[0]}.") for u in used))
     copy = Node(f"stage_{name}_{reader[0]}", "identity", dims, (load,), Load(temp, load.index), origin=node.origin)
     copy.tiles = tuple(d for d in node.tiles if d.name in used)
     copy.accesses = (coords, coords)

@@ -120,7 +120,7 @@ def _best_group(graph: Graph, found: dict[str, Resident], at: int, room: int) ->
     fixed = node.fixed()
     best: tuple[tuple[int, int, int], Group] | None = None
     for dim in node.tiles:
-        if dim.name in fixed or dim.name == REPLICA or dim.extent < 2 or node.op in TABLE_OPS:
+        if dim.name in fixed or dim.name == REPLICA or dim.extent < 2 or node.op in TABLE_OPS or node.source:
             continue
         group = _grow(graph, found, at, dim.name)
         if _fit(graph, found, group, room):
@@ -173,7 +173,7 @@ def _joins(graph: Graph, found: dict[str, Resident], group: Group, i: int) -> st
     if not linked:
         return None
     dim = linked.pop()
-    if linked or not dim or dim in node.fixed() or node.loop or node.op in TABLE_OPS or dim == REPLICA:
+    if linked or not dim or dim in node.fixed() or node.loop or node.op in TABLE_OPS or node.source or dim == REPLICA:
         return ""
     if (_part_of(node, dim)) != _part_of(*next((graph.nodes[j], d) for j, d in group.dims.items())):
         return ""

@@ -127,6 +127,7 @@ class Node:
     accesses: tuple[
         tuple[Coord, ...] | None, ...
     ] = ()  # device coordinates: inputs, then output; None: does not separate
+    source: tuple[tuple[str, int, int], ...] = ()  # of a hand-over: the split in which its input lies
     notes: list[str] = field(default_factory=list)
 
     def sizes(self) -> dict[str, int]:

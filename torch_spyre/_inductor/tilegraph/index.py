@@ -9,6 +9,7 @@ dim. The array may be a host tensor (size, stride) or a device layout (device_si
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -145,12 +146,21 @@ def _canonical(key: tuple[str, int, int], sizes: Mapping[str, int]) -> tuple[str
 
 
 def decompose(index: Index, axes: Iterable[tuple[int, int]], sizes: Mapping[str, int]) -> list[Coord] | None:
+    """`_decompose`, remembered: a model asks the same of each of its layers."""
+    found = _decompose(index, tuple(axes), tuple((t.dim, sizes[t.dim]) for t in index.terms))
+    return None if found is None else list(found)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _decompose(
+    index: Index, axes: tuple[tuple[int, int], ...], known: tuple[tuple[str, int], ...]
+) -> list[Coord] | None:
     """Coordinates of a linear offset along each (stride, extent) axis, or None if they do not separate.
 
     They separate when no term and no sum of terms carries from one axis into the next, so that each coordinate is
     itself a sum of digits of single dims. Axes with stride <= 0 (synthetic dims of a layout) get coordinate 0.
     """
-    axes = list(axes)
+    sizes = dict(known)
     # An axis of extent 1 moves nothing; it would only get in the way of equal strides.
     order = [i for i, (stride, extent) in enumerate(axes) if stride > 0 and extent > 1]
     order.sort(key=lambda i: -axes[i][0])

@@ -139,12 +139,6 @@ SPYRE_EXPORT void spyre_sort(int rank, const int64_t* extent, int dim, int desce
        out_index ? &index : nullptr, view_of(rank, *in, nullptr));
 }
 
-SPYRE_EXPORT void spyre_philox(int normal, int rank, const int64_t* extent, const PlainView* out, uint64_t seed,
-                               uint64_t offset, const int64_t* element_stride) {
-  (normal ? philox_normal : philox_uniform)(shape_of(rank, extent), view_of(rank, *out, nullptr), seed, offset,
-                                            element_stride);
-}
-
 SPYRE_EXPORT uint32_t spyre_encode(float value, int format) { return encode(value, format); }
 SPYRE_EXPORT float spyre_decode(uint32_t code, int format) { return decode(code, format); }
 SPYRE_EXPORT int spyre_set_isa(const char* name) { return set_isa(name); }

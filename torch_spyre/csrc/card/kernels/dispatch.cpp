@@ -130,12 +130,5 @@ void sort(const Shape& shape, int dim, bool descending, bool stable, int64_t k, 
           const View* out_index, const View& in) {
   kernels().sort(shape, dim, descending, stable, k, out_value, out_index, in);
 }
-void philox_uniform(const Shape& shape, const View& out, uint64_t seed, uint64_t offset,
-                    const int64_t* element_stride) {
-  kernels().philox_uniform(shape, out, seed, offset, element_stride);
-}
-void philox_normal(const Shape& shape, const View& out, uint64_t seed, uint64_t offset, const int64_t* element_stride) {
-  kernels().philox_normal(shape, out, seed, offset, element_stride);
-}
 
 }  // namespace spyre::card

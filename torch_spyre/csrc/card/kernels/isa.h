@@ -49,8 +49,6 @@ struct KernelTable {
   void (*scan)(ROp, Compute, const Shape&, int, const View&, const View&);
   void (*arg_reduce)(ROp, const Shape&, int, const View*, const View*, const View&);
   void (*sort)(const Shape&, int, bool, bool, int64_t, const View*, const View*, const View&);
-  void (*philox_uniform)(const Shape&, const View&, uint64_t, uint64_t, const int64_t*);
-  void (*philox_normal)(const Shape&, const View&, uint64_t, uint64_t, const int64_t*);
 };
 
 extern const KernelTable kPortableKernels;

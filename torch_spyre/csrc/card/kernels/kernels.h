@@ -144,18 +144,6 @@ void arg_reduce(ROp op, const Shape& shape, int dim, const View* out_index, cons
 void sort(const Shape& shape, int dim, bool descending, bool stable, int64_t k, const View* out_value,
           const View* out_index, const View& in);
 
-/// Uniform numbers in [0, 1) from Philox4x32-10. Point v has the number e = offset + sum(v_d * element_stride[d])
-/// (null: the row-major strides of the shape); it takes word e % 4 of counter (e / 4, 0) with key `seed`. A piece of a
-/// tensor that passes its own offset and the strides of the whole thus gets the bits that the whole would. IEEE_FP32:
-/// the top 24 bits; SEN169_FP16: the top 10, all exact.
-void philox_uniform(const Shape& shape, const View& out, uint64_t seed, uint64_t offset,
-                    const int64_t* element_stride = nullptr);
-
-/// Standard normal numbers by Box-Muller: elements 4b, 4b+1 (and 4b+2, 4b+3) are the cosine and the sine of words 0, 1
-/// (2, 3) of counter b; numbering as in philox_uniform.
-void philox_normal(const Shape& shape, const View& out, uint64_t seed, uint64_t offset,
-                   const int64_t* element_stride = nullptr);
-
 /// Name of the instruction set in use: "avx512", "avx2" or "portable". SPYRE_ISA overrides (for tests).
 const char* active_isa();
 

@@ -5,9 +5,8 @@
 #include "implementation.h"
 
 namespace spyre::card {
-const KernelTable kAvx2Kernels = {
-    "avx2",           avx2::vector_op, avx2::reduce,         avx2::matmul,       avx2::copy,
-    avx2::sum_views,  avx2::gather,    avx2::scatter,        avx2::iota,         avx2::scan,
-    avx2::arg_reduce, avx2::sort,      avx2::philox_uniform, avx2::philox_normal};
+const KernelTable kAvx2Kernels = {"avx2",     avx2::vector_op, avx2::reduce,     avx2::matmul,
+                                  avx2::copy, avx2::sum_views, avx2::gather,     avx2::scatter,
+                                  avx2::iota, avx2::scan,      avx2::arg_reduce, avx2::sort};
 }  // namespace spyre::card
 #endif

@@ -6,9 +6,8 @@
 #include "implementation.h"
 
 namespace spyre::card {
-const KernelTable kAvx512Kernels = {
-    "avx512",           avx512::vector_op, avx512::reduce,         avx512::matmul,       avx512::copy,
-    avx512::sum_views,  avx512::gather,    avx512::scatter,        avx512::iota,         avx512::scan,
-    avx512::arg_reduce, avx512::sort,      avx512::philox_uniform, avx512::philox_normal};
+const KernelTable kAvx512Kernels = {"avx512",     avx512::vector_op, avx512::reduce,     avx512::matmul,
+                                    avx512::copy, avx512::sum_views, avx512::gather,     avx512::scatter,
+                                    avx512::iota, avx512::scan,      avx512::arg_reduce, avx512::sort};
 }  // namespace spyre::card
 #endif

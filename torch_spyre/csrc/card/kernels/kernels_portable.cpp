@@ -4,8 +4,7 @@
 #include "implementation.h"
 
 namespace spyre::card {
-const KernelTable kPortableKernels = {
-    "portable",           portable::vector_op, portable::reduce,         portable::matmul,       portable::copy,
-    portable::sum_views,  portable::gather,    portable::scatter,        portable::iota,         portable::scan,
-    portable::arg_reduce, portable::sort,      portable::philox_uniform, portable::philox_normal};
+const KernelTable kPortableKernels = {"portable",     portable::vector_op, portable::reduce,     portable::matmul,
+                                      portable::copy, portable::sum_views, portable::gather,     portable::scatter,
+                                      portable::iota, portable::scan,      portable::arg_reduce, portable::sort};
 }  // namespace spyre::card

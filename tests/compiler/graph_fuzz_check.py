@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a random graph three times, eager, compiled and compiled under other knobs, and compares.
+
+The eager run has every ATen call checked against the CPU (graph_fuzz_oracle.py). The others must give its bits, change
+the same inputs and return the same aliases.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from functorch.compile import make_boxed_func
+from graph_fuzz_oracle import Lockstep, Mismatch, host_values
+from graph_fuzz_program import Program
+from torch._dynamo.backends.common import aot_autograd
+
+from torch_spyre import _C, knobs, sanitizer
+from torch_spyre._inductor import config
+from torch_spyre._inductor.passes import candidates
+from torch_spyre.ops import fallbacks
+
+
+@dataclass
+class Outcome:
+    """What a run leaves: results, inputs afterwards, gradients; which results share memory with which input."""
+
+    results: list[torch.Tensor]
+    inputs: list[torch.Tensor]
+    gradients: list[torch.Tensor | None]
+    aliases: list[int | None]
+
+
+def execute(program: Program, fn: Any) -> Outcome:
+    generator = torch.Generator().manual_seed(program.data_seed)
+    bases = []
+    for x in program.inputs:
+        made = x.make(generator)
+        bases.append(
+            made if x.kind in ("number", "host") else made.to("spyre").requires_grad_(program.needs_gradient(x))
+        )
+    results = list(fn(*program.live(bases)))
+    gradients: list[torch.Tensor | None] = []
+    leaves = [b for b in bases if b.requires_grad]
+    if program.backward:
+        ends = [r for r in results if r.requires_grad]
+        weights = [torch.randint(1, 4, r.shape, generator=generator).to(r.dtype).to("spyre") for r in ends]
+        gradients = list(torch.autograd.grad(ends, leaves, weights, allow_unused=True))
+    places = {b.untyped_storage().data_ptr(): i for i, b in enumerate(bases) if b.device.type == "spyre" and b.numel()}
+    aliases = [places.get(r.untyped_storage().data_ptr()) for r in results]
+    return Outcome(results, bases, gradients, aliases)
+
+
+def same_bits(kind: str, what: str, one: torch.Tensor | None, two: torch.Tensor | None) -> None:
+    if one is None or two is None:
+        if one is not two and bool((one if two is None else two).any()):  # type: ignore[union-attr]
+            raise Mismatch(kind, f"{what}: one gradient is missing and the other is not zero")
+        return
+    if one.shape != two.shape or one.dtype != two.dtype:
+        raise Mismatch(kind, f"{what}: {two.dtype}{list(two.shape)} where eager has {one.dtype}{list(one.shape)}")
+    a, b = host_values(one), host_values(two)
+    if a.dtype == torch.float32:
+        a, b = (torch.where(x.isnan(), torch.nan, x).contiguous().view(torch.int32) for x in (a, b))
+    bad = a != b
+    if bad.any():
+        at = bad.nonzero()
+        box = ", ".join(f"{int(c.min())}..{int(c.max())}" for c in at.T)
+        first = tuple(at[0].tolist())
+        ours, eager = (host_values(x)[first].item() for x in (two, one))
+        raise Mismatch(
+            kind,
+            f"{what}: {len(at)} of {bad.numel()} values of {one.dtype}{list(one.shape)} differ, in [{box}]; "
+            f"first at {list(first)}: {ours:.9g} where eager has {eager:.9g}",
+        )
+
+
+def same(kind: str, program: Program, one: Outcome, two: Outcome) -> None:
+    for name, a, b in zip(program.returned, one.results, two.results, strict=True):
+        same_bits(kind, f"result {name}", a, b)
+    for x, a, b in zip(program.inputs, one.inputs, two.inputs, strict=True):
+        if x.kind not in ("number", "host"):
+            same_bits(kind, f"input {x.name} afterwards", a, b)
+    leaves = [x.name for x in program.inputs if program.needs_gradient(x)]
+    for name, g, h in zip(leaves if program.backward else [], one.gradients, two.gradients, strict=True):
+        same_bits(kind, f"gradient of {name}", g, h)
+    if one.aliases != two.aliases:
+        raise Mismatch(kind, f"results share memory with inputs {two.aliases} where eager has {one.aliases}")
+
+
+@contextmanager
+def raising(kind: str) -> Iterator[None]:
+    """Any other exception becomes a mismatch of its own kind."""
+    try:
+        yield
+    except Mismatch:
+        raise
+    except Exception as error:
+        line = str(error).strip().splitlines()[:12]
+        raise Mismatch(f"{kind} {type(error).__name__}", " | ".join(line)) from error
+
+
+def check(program: Program) -> Lockstep:
+    """Raises Mismatch; returns what was checked."""
+    lockstep = Lockstep()
+    fn = program.function()
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(fallbacks.disabled())
+        if program.sanitize:
+            stack.enter_context(sanitizer.sanitize())
+        with raising("eager"), lockstep:
+            eager = execute(program, fn)
+        check_compiled("compiled", program, fn, eager)
+        if program.knobs:
+            with config.patch(**program.knobs):
+                try:
+                    check_compiled("knobs", program, fn, eager)
+                except Mismatch:
+                    # The number of cores decides how often k of a matmul is cut, and so the order of its sum.
+                    with whole_k():
+                        check_compiled("knobs", program, fn, execute(program, fn))
+    return lockstep
+
+
+def check_compiled(kind: str, program: Program, fn: Any, eager: Outcome) -> None:
+    with raising(kind):
+        compiled = execute(program, optimised(fn, "spyre"))
+    try:
+        same(kind, program, eager, compiled)
+    except Mismatch:
+        # Dynamo and AOTAutograd write some ops in other terms than eager PyTorch. Then the unfused form of the graph is
+        # what they hand to the compiler, run op by op.
+        with raising("eager"):
+            unfused = execute(program, optimised(fn, aot_autograd(fw_compiler=op_by_op)))
+        same(kind, program, unfused, compiled)
+
+
+@contextmanager
+def whole_k() -> Iterator[None]:
+    """Matmuls whose k is never cut: all plans of one graph then give the same bits, for any number of cores."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stack.enter_context(mock.patch.object(candidates, "_k_ways", lambda *args: (1,)))
+        stack.enter_context(knobs.patch(cache_dir=folder))
+        stack.callback(_C.clear_eager_cache)
+        _C.clear_eager_cache()
+        yield
+
+
+def op_by_op(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+    def run(*args: Any) -> Any:
+        with Lockstep():
+            return graph(*args)
+
+    return make_boxed_func(run)
+
+
+def optimised(fn: Any, backend: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(fn, backend=backend, fullgraph=True, dynamic=False)

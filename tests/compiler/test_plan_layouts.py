@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytest tests/compiler/test_plan_layouts.py: where restickifies stand, and that the search never loses to greedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_plan_division import random_graph
+from test_planner import tile_graph
+from test_random_graphs import bits
+
+from torch_spyre._C import SpyreTensorLayout, get_spyre_tensor_layout
+from torch_spyre._inductor.passes import dedup, layout_search, layouts, pieces, views
+from torch_spyre._inductor.passes.layouts import from_stl
+from torch_spyre._inductor.tilegraph.graph import Graph
+
+
+def half(*size: int) -> torch.Tensor:
+    return torch.randn(size).to(torch.float16)
+
+
+def graph_of(fn: Callable[..., torch.Tensor], *args: torch.Tensor) -> Graph:
+    inputs = [a.to("spyre") for a in args]
+    graph = tile_graph(lambda *x: [fn(*x)], inputs)  # type: ignore[arg-type]
+    for name in graph.inputs:
+        number = int(name.removeprefix("arg").removesuffix("_1"))
+        graph.buffers[name].layout = from_stl(get_spyre_tensor_layout(inputs[number]))
+    return pieces.run(views.run(dedup.run(graph)))
+
+
+def copies(graph: Graph) -> list[str]:
+    """What is re-laid, in which dtype."""
+    return [graph.buffers[n.output.buffer].dtype for n in graph.nodes if n.op == "ReStickifyOpHBM"]
+
+
+def prices(graph: Graph) -> tuple[float, float, Graph]:
+    known: dict[object, float] = {}
+    greedy = layout_search.price(layouts.assign(graph.clone()), known)
+    found = layout_search.run(graph.clone())
+    return greedy, layout_search.price(found, known), found
+
+
+def widened(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    return (x.float() * 2).t() * z
+
+
+def test_a_restickify_moves_above_a_conversion() -> None:
+    """Greedy re-lays the fp32 values right before they are used; half the bytes if it happens before they are wide."""
+    graph = graph_of(widened, half(512, 1024), torch.randn(1024, 512))
+    greedy, best, found = prices(graph)
+    assert copies(layouts.assign(graph.clone())) == ["float32"]
+    assert copies(found) == ["float16"]
+    assert best < greedy
+
+
+def test_choices_are_explained_with_their_prices() -> None:
+    _, _, found = prices(graph_of(widened, half(512, 1024), torch.randn(1024, 512)))
+    notes = [line for line in layouts.explain(found) if "restickify" in line]
+    assert any("above n0_dl16tofp32 -" in line and line.endswith(" us") for line in notes)
+
+
+def test_readers_share_one_restickify() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (x + 1).t()
+        return torch.relu(y * w) + torch.exp(y + w)
+
+    _, _, found = prices(graph_of(fn, half(512, 1024), half(1024, 512)))
+    assert len(copies(found)) == 1
+
+
+def test_weights_of_linear_layers_need_none() -> None:
+    linear = torch.nn.Linear(512, 1024, bias=False, dtype=torch.float16).to("spyre")
+    x = half(64, 512).to("spyre")
+    graph = tile_graph(lambda x, w: [torch.nn.functional.silu(x @ w.t())], [x, linear.weight.detach()])  # type: ignore[arg-type]
+    for name, value in zip(sorted(graph.inputs), (x, linear.weight), strict=True):
+        graph.buffers[name].layout = from_stl(get_spyre_tensor_layout(value.detach()))
+    assert copies(layouts.run(views.run(dedup.run(graph)))) == []
+
+
+@given(st.integers(0, 1 << 20))
+@settings(max_examples=8, deadline=None)
+def test_the_search_never_loses_to_greedy(seed: int) -> None:
+    """Random graphs over inputs whose dims lie in random order."""
+    graph = random_graph(seed, plain=True)
+    draw = Random(seed)
+    for name in graph.inputs:
+        buffer = graph.buffers[name]
+        if buffer.layout is not None and not buffer.offset and buffer.numel == buffer.span:
+            order = draw.sample(range(len(buffer.size)), len(buffer.size))
+            stl = SpyreTensorLayout(list(buffer.size), list(buffer.stride), getattr(torch, buffer.dtype), order)
+            buffer.layout = from_stl(stl)
+    greedy, best, _ = prices(pieces.run(views.run(dedup.run(graph))))
+    assert best <= greedy
+
+
+def test_layers_choose_alike() -> None:
+    """A long graph is searched on a part of it."""
+
+    def fn(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        total = z
+        for i in range(40):
+            total = total + widened(x + i, z)
+        return total
+
+    graph = graph_of(fn, half(256, 512), torch.randn(512, 256))
+    greedy, best, _ = prices(graph)
+    assert len(graph.nodes) > layout_search._SAMPLE and best < greedy
+
+
+@pytest.mark.parametrize("fn", [widened])
+def test_moved_restickifies_give_the_same_bits(fn: Callable[..., torch.Tensor]) -> None:
+    x, z = half(130, 70), torch.randn(70, 130)
+    torch._dynamo.reset()
+    got = torch.compile(fn, dynamic=False)(x.to("spyre"), z.to("spyre"))
+    assert torch.equal(bits(got), bits(fn(x.to("spyre"), z.to("spyre"))))

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of a graph's nodes such that work on the card comes in as few runs as possible: each run is one launch.
+
+Inductor orders nodes for memory and puts an operation of the host wherever it is ready, which ends a run. Here all
+work of the card that is ready goes first, then all of the host's, and so on. What other orders could tell apart stays
+in order: nodes outside the card among each other, and nodes that draw random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
+
+from torch_spyre.constants import DEVICE_NAME
+
+
+def in_few_runs(nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
+    """The nodes in another legal order."""
+    waiting = _dependencies(nodes)
+    done: set[BaseSchedulerNode] = set()
+    order: list[BaseSchedulerNode] = []
+    on_card = True
+    while len(order) < len(nodes):
+        for node in nodes:
+            if node not in done and _on_card(node) == on_card and waiting[node] <= done:
+                order.append(node)
+                done.add(node)
+        on_card = not on_card
+    return order
+
+
+def _dependencies(nodes: list[BaseSchedulerNode]) -> dict[BaseSchedulerNode, set[BaseSchedulerNode]]:
+    """The nodes that must come before each node."""
+    maker = {name: node for node in nodes for name in node.get_buffer_names()}
+    found: dict[BaseSchedulerNode, set[BaseSchedulerNode]] = {}
+    last_outside = last_draw = None
+    for node in nodes:
+        before = {maker[d.name] for d in node.unmet_dependencies if d.name in maker} - {node}
+        if not _on_card(node):
+            before |= {last_outside} if last_outside is not None else set()
+            last_outside = node
+        if any(_draws(target) for target in _targets(node)):
+            before |= {last_draw} if last_draw is not None else set()
+            last_draw = node
+        found[node] = before
+    return found
+
+
+def _on_card(node: BaseSchedulerNode) -> bool:
+    device = node.get_device()
+    return (
+        device is not None
+        and device.type == DEVICE_NAME
+        and all(isinstance(n, SchedulerNode) for n in node.get_nodes())
+    )
+
+
+def _targets(node: BaseSchedulerNode) -> Iterator[Any]:
+    return (o.target for n in node.get_nodes() if n.node is not None for o in n.node.get_origins())
+
+
+def _draws(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

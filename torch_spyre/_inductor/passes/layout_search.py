@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where restickifies stand: a local search over the stick dims of temporaries, priced by the time model.
+
+The starting point is greedy: every result takes the stick of its operands, and an operand that a node cannot use is
+re-laid right before it. Each such copy can move: upwards, by giving the node that made its source the wanted stick, so
+that this node's operands are re-laid instead (fewer bytes above a conversion or a broadcast, one copy for several
+readers); or downwards, by letting its reader keep the stick, so that the result is re-laid where it is needed (fewer
+bytes below a reduction, none if nobody minds). A move continues as long as there is a copy to push further; the best of
+all stations is kept, and the search ends when no move helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from torch_spyre import knobs
+from torch_spyre._inductor.passes import candidates
+from torch_spyre._inductor.passes.coordinates import stick_dims
+from torch_spyre._inductor.passes.cost import NodeCost
+from torch_spyre._inductor.passes.indirect import TABLE_OPS
+from torch_spyre._inductor.passes.layouts import CHOICE, COPIES, assign, coordinates, form
+from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
+from torch_spyre._inductor.tilegraph.index import decompose
+from torch_spyre.errors import SpyreError
+
+Choices = dict[object, str]
+_ROUNDS = 4
+_STATIONS = 8  # how far one move goes
+_MOST_COPIES = 12  # kinds of copies that are tried
+_SAMPLE = 160  # nodes of a long graph on which the search runs; its layers repeat
+_WORTH = 0.005  # copies that take less than this part of the time stay where they are
+
+
+def run(graph: Graph) -> Graph:
+    untouched = graph.clone()
+    greedy = assign(graph)
+    if not any(True for _ in _copies(greedy)):
+        return greedy
+    prices: dict[object, float] = {}
+    choices, notes = search(_sample(untouched), prices)
+    best = _try(untouched, choices) if choices else None
+    if best is None or price(best, prices) >= price(greedy, prices):
+        best = greedy
+    _note(best, {n.name: notes[form(untouched, n)] for n in untouched.nodes if form(untouched, n) in notes})
+    return best
+
+
+def search(graph: Graph, prices: dict[object, float]) -> tuple[Choices, dict[object, str]]:
+    """The choices that the cheapest plan found needs, and for the node of each copy what was considered."""
+    choices: Choices = {}
+    best = assign(graph.clone())
+    cost = price(best, prices)
+    notes: dict[object, str] = {}
+    for _ in range(_ROUNDS):
+        better: tuple[float, Choices, Graph] | None = None
+        for copy in _kinds(graph, best, prices, cost * _WORTH):
+            stations: list[tuple[str, float]] = []
+            for upwards in (True, False):
+                for trial, planned in _move(graph, best, choices, copy, upwards):
+                    there = price(planned, prices)
+                    where = f"{'above' if upwards else 'below'} {trial.name}"
+                    stations.append((where, there))
+                    if there < (better[0] if better else cost) * (1 - 1e-9):
+                        better = (there, trial.choices, planned)
+            _remember(notes, graph, copy, cost, stations)
+        if better is None:
+            break
+        cost, choices, best = better
+    return choices, notes
+
+
+def price(graph: Graph, known: dict[object, float]) -> float:
+    """Nanoseconds of a graph with layouts, each node as divided best by itself, temporaries in LX, copies in memory."""
+    return sum(_price(graph, node, known) for node in graph.nodes)
+
+
+def _price(graph: Graph, node: Node, known: dict[object, float]) -> float:
+    buffers = [graph.buffers[v.buffer] for v in (*node.loads(), node.output)]
+    temps = tuple(b.kind == "temp" for b in buffers)
+    key = (node.op, node.tiles, node.accesses, tuple(b.layout for b in buffers), node.reduced, temps)
+    if key not in known:
+        known[key] = _node_ns(graph, node, temps)
+    return known[key]
+
+
+def _node_ns(graph: Graph, node: Node, temps: tuple[bool, ...]) -> float:
+    cost = NodeCost(graph, node)
+    in_lx = sum(1 << i for i, temp in enumerate(temps) if temp)
+    if node.op in COPIES:
+        in_lx &= (1 << (len(temps) - 1)) - 1
+    splits = candidates.alone(node, candidates.granularity(graph, node), knobs.get("sencores"))
+    return min(cost.ns(split, in_lx) for split in (*splits, ()))
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A restickify: of what `producer` wrote, for `reader`."""
+
+    node: Node
+    producer: Node | None
+    reader: Node
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Choices at one station of a move; `name` is the node that the copy has passed."""
+
+    choices: Choices
+    name: str
+
+
+def _copies(graph: Graph) -> Iterator[Copy]:
+    writers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        writers.setdefault(node.output.buffer, []).append(node)
+    readers = graph.consumers()
+    for node in graph.nodes:
+        if node.op != "ReStickifyOpHBM":
+            continue
+        (source,) = node.loads()
+        wrote = writers.get(source.buffer, [])
+        temp = graph.buffers[source.buffer].kind == "temp"
+        for reader in readers[node.output.buffer]:
+            yield Copy(node, wrote[0] if temp and len(wrote) == 1 else None, reader)
+
+
+def _kinds(graph: Graph, planned: Graph, prices: dict[object, float], least: float) -> list[Copy]:
+    """One copy of each kind, the dearest first: those between nodes of one form move together."""
+    found: dict[object, list[Copy]] = {}
+    for copy in _copies(planned):
+        ends = [form(graph, n) if n is not None else None for n in _ends(graph, copy)]
+        found.setdefault((tuple(ends), copy.node.dims), []).append(copy)
+    paid = [(-sum(_price(planned, c.node, prices) for c in kind), kind[0]) for kind in found.values()]
+    return [copy for cost, copy in sorted(paid, key=lambda k: k[0]) if -cost >= least][:_MOST_COPIES]
+
+
+def _ends(graph: Graph, copy: Copy) -> list[Node | None]:
+    """Producer and reader of a copy as they are in the graph without layouts."""
+    names = [copy.producer.name if copy.producer else "", copy.reader.name]
+    found = {n.name: n for n in graph.nodes if n.name in names}
+    return [found.get(name) for name in names]
+
+
+def _free(graph: Graph, node: Node | None) -> bool:
+    """May the result of a node have any stick?"""
+    if node is None or node.op in COPIES or node.op in TABLE_OPS or node.op == "batchmatmul" or node.along:
+        return False
+    return graph.buffers[node.output.buffer].kind == "temp"
+
+
+def _move(
+    graph: Graph, planned: Graph, choices: Mapping[object, str], copy: Copy, upwards: bool
+) -> Iterator[tuple[Trial, Graph]]:
+    """Pushes a copy past one node after the other; yields what comes out at each station."""
+    front = [copy]
+    made = dict(choices)
+    for _ in range(_STATIONS):
+        passed: dict[str, str] = {}
+        for one in front:
+            found = _past(graph, planned, one, upwards)
+            if found is not None:
+                passed.setdefault(*found)
+        nodes = {n.name: n for n in graph.nodes if n.name in passed}
+        fresh = {form(graph, n): passed[name] for name, n in nodes.items()}
+        if not fresh or all(made.get(k) == v for k, v in fresh.items()):
+            return
+        made = {**made, **fresh}
+        result = _try(graph, made)
+        if result is None:
+            return
+        planned = result
+        yield Trial(made, ", ".join(passed)), planned
+        front = [
+            c
+            for c in _copies(planned)
+            if (c.reader.name in passed if upwards else c.producer is not None and c.producer.name in passed)
+        ]
+
+
+def _past(graph: Graph, planned: Graph, copy: Copy, upwards: bool) -> tuple[str, str] | None:
+    """(node, stick dim of its result) that takes the copy to its other side; None if that node has no choice."""
+    producer, reader = _ends(graph, copy)
+    node = producer if upwards else reader
+    if node is None or not _free(graph, node):
+        return None
+    (source,) = copy.node.loads()
+    buffer = planned.buffers[source.buffer]
+    if upwards:
+        stick = _stick(planned, copy.node, copy.node.output)
+        axes = decompose(source.index, zip(buffer.stride, buffer.size, strict=True), copy.node.sizes())
+        mine = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.result_sizes())
+        if axes is None or mine is None or not stick:
+            return None
+        for theirs, own in zip(axes, mine, strict=True):
+            if any(t.dim == stick and t.div == 1 for t in theirs.terms) and len(own.terms) == 1:
+                return node.name, own.terms[0].dim
+        return None
+    stick = _stick(planned, copy.node, source)
+    return (node.name, stick) if stick in node.sizes() else None
+
+
+def _stick(graph: Graph, node: Node, value: Load) -> str:
+    coords = coordinates(graph.buffers[value.buffer], value.index, node.sizes())
+    inside = stick_dims(coords) if coords is not None else []
+    return inside[0] if len(inside) == 1 else ""
+
+
+def _try(graph: Graph, choices: Choices) -> Graph | None:
+    """The graph with layouts under these choices; None if they cannot be kept."""
+    try:
+        return assign(graph.clone(), choices)
+    except (SpyreError, AssertionError):
+        return None
+
+
+def _sample(graph: Graph) -> Graph:
+    if len(graph.nodes) <= _SAMPLE:
+        return graph
+    part = graph.clone()
+    part.nodes = part.nodes[:_SAMPLE]
+    return part
+
+
+def _remember(
+    notes: dict[object, str], graph: Graph, copy: Copy, cost: float, stations: Iterable[tuple[str, float]]
+) -> None:
+    reader = _ends(graph, copy)[1]
+    if reader is None or not stations:
+        return
+    others = "; ".join(f"{where} {(there - cost) / 1e3:+.1f} us" for where, there in stations)
+    (source,) = copy.node.loads()
+    notes.setdefault(form(graph, reader), f"{CHOICE} of {source.buffer}, elsewhere: {others}")
+
+
+def _note(graph: Graph, notes: Mapping[str, str]) -> None:
+    """Leaves the account with the nodes that the copies were for."""
+    for node in graph.nodes:
+        if node.name in notes:
+            node.notes.append(notes[node.name])

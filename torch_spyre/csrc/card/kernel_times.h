@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host time of kernel calls by kind, for profiles. Off unless asked for; then each call costs two looks at the clock.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "program.h"
+
+namespace spyre::card {
+
+struct KernelTime {
+  std::string kind;   // "MATMUL", "VOP add", "REDUCE max"
+  std::string shape;  // "1x64x576"
+  uint64_t calls = 0;
+  uint64_t ns = 0;
+};
+
+/// Forgets what was counted; counts from now on if `on`.
+void count_kernel_times(bool on);
+std::vector<KernelTime> kernel_times();
+
+extern std::atomic<bool> counting_kernel_times;
+void add_kernel_time(const Instr& i, const Shape& shape, uint64_t ns);
+
+/// Times the kernel call that happens during its life.
+class KernelTimer {
+ public:
+  KernelTimer(const Instr& i, const Shape& shape) : instr_(i), shape_(shape) {
+    if (counting_kernel_times.load(std::memory_order_relaxed)) start_ = std::chrono::steady_clock::now();
+  }
+  ~KernelTimer() {
+    if (start_ == std::chrono::steady_clock::time_point{}) return;
+    const auto spent = std::chrono::steady_clock::now() - start_;
+    add_kernel_time(
+        instr_, shape_,
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()));
+  }
+  KernelTimer(const KernelTimer&) = delete;
+  KernelTimer& operator=(const KernelTimer&) = delete;
+
+ private:
+  const Instr& instr_;
+  const Shape& shape_;
+  std::chrono::steady_clock::time_point start_{};
+};
+
+}  // namespace spyre::card
