@@ -218,7 +218,8 @@ TABLE: tuple[Knob, ...] = (
     Knob("dump", "SPYRE_DUMP", str, "", "directory that receives every form of each kernel, TileGraph to program",
          "log", "active", default_text="empty (no dump)"),
     Knob("dump_inputs", "SPYRE_DUMP_INPUTS", bool, False,
-         "with SPYRE_DUMP: save the values of each kernel's last launch beside its reproducer (eager ops: the first)",
+         "with SPYRE_DUMP: save the values of each kernel's last launch beside its reproducer (eager ops: the first; "
+         "kernels of dynamic size: none)",
          "log", "active"),
     Knob("debug", "TORCH_SPYRE_DEBUG", int, 0, "1: DEBUG logging everywhere (deprecated: TORCH_LOGS)", "log", "active"),
     Knob("inductor_log", "SPYRE_INDUCTOR_LOG", bool, False, "log the compiler (deprecated: TORCH_LOGS)", "log",

@@ -114,7 +114,11 @@ SHARED: dict[str, tuple[Callable[..., Any], Sequence[Make]]] = {
 DIMS = {"matmul columns": (-1, 1), "matmul inner": (1, 0), "attention": (2, 2, 2), "cat of two": (1, 1)}
 
 
-@pytest.mark.parametrize("name", SHARED)
+SOME = ("softmax", "mean", "largest", "running sum", "matmul inner", "cat", "cat of two", "last row", "backwards", "joined",
+        "attention", "lookup")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in SHARED])
 def test_equals_static(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One program serves all sizes of a bucket."""
     fn, makes = SHARED[name]
@@ -125,9 +129,9 @@ def test_equals_static(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(len(k.variants) <= 3 for k in made), [list(k.variants) for k in made]
 
 
-@pytest.mark.parametrize("name", ["softmax", "matmul inner", "joined", "cat"])
+@pytest.mark.parametrize("name", ["joined", *(pytest.param(n, marks=pytest.mark.slow) for n in ("softmax", "cat"))])
 def test_all_dims_symbolic(name: str) -> None:
-    check(*SHARED[name], (5, 17, 64, 65, 130))
+    check(*SHARED[name], (5, 64, 65))
 
 
 EXACT: dict[str, tuple[Callable[..., Any], Sequence[Make]]] = {
@@ -162,7 +166,7 @@ def test_two_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled, w = torch.compile(fn), half(60, 70)
     calls = []
     with torch._dynamo.config.patch(error_on_recompile=True), kernels(monkeypatch) as made:
-        for b, n in ((3, 20), (5, 31), (16, 17), (17, 32)):
+        for b, n in ((3, 20), (5, 31), (17, 32)):
             x = half(b, n, 70)
             device = x.to("spyre")
             torch._dynamo.mark_dynamic(device, 0)
@@ -220,15 +224,14 @@ def test_views_and_roomy_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     torch._dynamo.reset()
     compiled = torch.compile(fn, dynamic=True)
-    for n in (20, 31):
-        base = half(3, n + 2, 70)
-        whole = base.to("spyre")
-        views = (lambda t: t[:, 2:], lambda t: t.transpose(0, 1), lambda t: t[:1].expand(4, -1, -1))
-        for view in views:
-            wanted = static(fn, (view(base).contiguous(),)).cpu()
-            torch.testing.assert_close(compiled(view(whole)).cpu(), wanted, rtol=0, atol=0)
-        twice = compiled(compiled(whole))
-        torch.testing.assert_close(twice.cpu(), static(fn, (static(fn, (base,)).cpu(),)).cpu(), rtol=0, atol=0)
+    base = half(3, 33, 70)
+    whole = base.to("spyre")
+    views = (lambda t: t[:, 2:], lambda t: t.transpose(0, 1), lambda t: t[:1].expand(4, -1, -1))
+    for view in views:
+        wanted = static(fn, (view(base).contiguous(),)).cpu()
+        torch.testing.assert_close(compiled(view(whole)).cpu(), wanted, rtol=0, atol=0)
+    twice = compiled(compiled(whole))
+    torch.testing.assert_close(twice.cpu(), static(fn, (static(fn, (base,)).cpu(),)).cpu(), rtol=0, atol=0)
 
 
 class Attention(torch.nn.Module):
@@ -269,7 +272,7 @@ def test_decoding_plans_a_handful_of_programs() -> None:
                 torch._dynamo.mark_dynamic(value, 2)
                 inputs = (x, key, value)
                 result, key, value = compiled(*inputs)
-                if step in (0, 10, 11, 12, 60, 123, 199):
+                if step in (0, 12, 199):
                     samples.append(([t.cpu() for t in inputs], [t.cpu() for t in (result, key, value)]))
         plans = inspect.records()[before:]
     finally:

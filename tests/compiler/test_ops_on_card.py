@@ -209,26 +209,48 @@ def fails(call: Callable[[], object], message: str) -> None:
         torch.spyre.reset()
 
 
-OPTIMISERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax")
-CASES = [(n, f) for n in OPTIMISERS for f in (False, True)]
+OPTIMISERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "RAdam", "Adamax")
+WAYS = ("fused", "foreach", "single")
+CASES = [(n, w) for n in OPTIMISERS for w in WAYS if w != "fused" or n in OPTIMISERS[:4]]
+
+
+def optimised(name: str, way: str, device: str) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    weights = [torch.randn(5, 7).to(device).requires_grad_(), torch.randn(9).to(device).requires_grad_()]
+    slopes = [torch.randn(w.shape).to(device) for w in weights]
+    options = {"momentum": 0.9} if name in ("SGD", "RMSprop") else {}
+    how = {"foreach": way == "foreach"} if way != "fused" else {"fused": True}
+    optimiser = getattr(torch.optim, name)(weights, lr=0.01, weight_decay=0.1, **how, **options)
+    for _ in range(3):
+        for w, g in zip(weights, slopes, strict=True):
+            w.grad = g.clone()
+        optimiser.step()
+    return [w.detach().cpu() for w in weights]
 
 
 @pytest.mark.parametrize(
-    ("name", "foreach"),
-    [c if c[1] and c[0] in OPTIMISERS[:3] else pytest.param(*c, marks=pytest.mark.slow) for c in CASES],
+    ("name", "way"),
+    [c if c in CASES[:2] + CASES[3:5] else pytest.param(*c, marks=pytest.mark.slow) for c in CASES],
 )
-def test_optimisers(name: str, foreach: bool) -> None:
-    torch.manual_seed(0)
-    start, slope = [torch.randn(5, 7), torch.randn(9)], [torch.randn(5, 7), torch.randn(9)]
-    ends = []
-    for device in ("cpu", "spyre"):
-        weights = [w.clone().to(device).requires_grad_() for w in start]
-        options = {"momentum": 0.9} if name in ("SGD", "RMSprop") else {}
-        optimiser = getattr(torch.optim, name)(weights, lr=0.01, weight_decay=0.1, foreach=foreach, **options)
-        for _ in range(2):
-            for w, g in zip(weights, slope, strict=True):
-                w.grad = g.to(device)
-            optimiser.step()
-        ends.append([w.detach().cpu() for w in weights])
-    for host, card in zip(*ends, strict=True):
+def test_optimisers(name: str, way: str) -> None:
+    for card, host in zip(optimised(name, way, "spyre"), optimised(name, way, "cpu"), strict=True):
         torch.testing.assert_close(card, host, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_compiles_nothing_that_an_earlier_one_had(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of Adam change with every step."""
+    optimised("Adam", way, "spyre")
+    compiled: list[object] = []
+    real = fallbacks.compile_op
+    monkeypatch.setattr(fallbacks, "compile_op", lambda op, *rest: compiled.append(op) or real(op, *rest))
+    optimised("Adam", way, "spyre")
+    weights = [torch.ones(5, 7, device="spyre").requires_grad_(), torch.ones(9, device="spyre").requires_grad_()]
+    optimiser = torch.optim.Adam(
+        weights, lr=0.3, weight_decay=0.1, **({way: True} if way != "single" else {"foreach": False})
+    )
+    for _ in range(2):
+        for w in weights:
+            w.grad = torch.ones_like(w)
+        optimiser.step()
+    assert not [op for op in compiled if "fill" not in str(op) and "ones" not in str(op)]

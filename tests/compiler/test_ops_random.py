@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch.utils.checkpoint import checkpoint
 
 from torch_spyre import _C, knobs
 from torch_spyre.ops import fallbacks
@@ -207,3 +208,10 @@ def test_state_and_offset_of_a_generator() -> None:
 def test_wrong_parameters_raise(call: Callable[[torch.Tensor], object]) -> None:
     with pytest.raises(RuntimeError, match="expects"):
         call(torch.empty(4, device="spyre"))
+
+
+def test_a_checkpointed_block_draws_the_same_again() -> None:
+    x = torch.ones(1000, device="spyre", requires_grad=True)
+    y = checkpoint(lambda x: F.dropout(torch.sin(x) + 2, 0.5) * torch.cos(x), x, use_reentrant=False)
+    y.sum().backward()
+    assert x.grad is not None and torch.equal(y.detach().cpu() != 0, x.grad.cpu() != 0)

@@ -15,6 +15,7 @@ from torch_spyre import _C
 from torch_spyre._inductor import config, inspect
 from torch_spyre._inductor.passes.placement import Request, place
 from torch_spyre._inductor.planner import Plan, explain
+from torch_spyre.constants import LX_BYTES
 from torch_spyre.ktir.barriers import barriers_before
 from torch_spyre.ktir.tileops import Space
 
@@ -88,6 +89,32 @@ def test_elementwise_results_take_the_place_of_dead_operands() -> None:
     _, _, _, plan = measure(lambda x: torch.tanh(torch.exp(torch.relu(x * 2) - 1) + 1), x)
     temps = [b for b in plan.graph.buffers.values() if b.placement == "lx"]
     assert len(temps) == 5 and len({b.address for b in temps}) == 1
+
+
+def test_the_pool_is_shared_by_dead_operands_too() -> None:
+    """Six elementwise operations through memory need one tensor of it, and keep their bits."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(torch.exp(torch.relu(x * 2) - 1) + 1)
+
+    x = half(256, 512)
+    with config.patch(lx_planning=False):
+        _, _, got, plan = measure(fn, x)
+    assert plan.pool_bytes == x.numel() * 2
+    _, _, other, _ = measure(fn, x)
+    assert torch.equal(got, other)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_the_back_end_has_its_share_of_lx(share: float) -> None:
+    """DXP_LX_FRAC_AVAIL is what the back end gets: no planned tensor reaches into it, and what fits no more spills."""
+    x = half(2048, 2048)
+    with config.patch(dxp_lx_frac_avail=share):
+        _, _, got, plan = measure(lambda x: torch.softmax(x, -1), x)
+        assert plan.kernel.lx_scratch_base <= LX_BYTES * (1 - share)
+    assert (share == 1.0) == (plan.kernel.lx_scratch_base == 0)
+    want = torch.softmax(x.double(), -1)
+    assert (got.double() - want).abs().max() <= 6 * 2**-10 * want.abs().max()
 
 
 def test_in_place_needs_a_parent_that_dies() -> None:

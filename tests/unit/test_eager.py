@@ -112,6 +112,18 @@ def test_one_tensor_twice_and_two_tensors_share_a_plan_that_knows_neither(compil
     assert compiled.count("aten::where.self") == 1
 
 
+def test_ranges_keep_their_plan(compiled: list[str]) -> None:
+    """PyTorch would write into an empty tensor that grows with each call."""
+    calls: list[tuple[Any, ...]] = [(7,), (3, 10), (10, 2, -3), (0.0, 1.0, 0.25), (5, 5)]
+    for _ in range(2):
+        for args in calls:
+            got = torch.arange(*args, device="spyre")
+            want = torch.arange(*args)
+            assert got.dtype == want.dtype
+            torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0)
+    assert compiled == ["aten::arange.start_out"] * 4  # nothing to do for the empty one
+
+
 def test_a_hit_equals_the_miss(compiled: list[str]) -> None:
     x, w, b = card(half(33, 100), half(100, 70), half(70))
     calls: list[Callable[[], torch.Tensor]] = [

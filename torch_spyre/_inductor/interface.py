@@ -3,21 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._dynamo.device_interface import DeviceInterface
 
-from torch_spyre.constants import CORES
-
-
-@dataclass(frozen=True)
-class SpyreDeviceProperties:
-    type: str = "dd2"
-    index: int = 0
-    multi_processor_count: int = CORES
-    name: str = "IBM Spyre (software card)"
+from torch_spyre.device.properties import SpyreDeviceProperties
 
 
 def get_raw_stream(device_index: int) -> int:

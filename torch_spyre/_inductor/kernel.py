@@ -15,6 +15,7 @@ import torch
 from torch_spyre import _C, knobs
 from torch_spyre._inductor import debug_launch, hints
 from torch_spyre.runtime import cache
+from torch_spyre.runtime.jobplan import output_arguments
 
 
 def kernel(name: str, graph_json: str) -> Any:
@@ -48,15 +49,7 @@ def launch_plan(graph_json: str, inputs: Sequence[Any]) -> Any:
 
 def to_launch_plan(found: cache.CachedKernel, program: Any = None) -> Any:
     """A LaunchPlan of the kernel's program, which is loaded unless it is given."""
-    outputs = [
-        (
-            list(o.size),
-            list(o.stride),
-            getattr(torch, o.dtype),
-            _C.SpyreTensorLayout(list(o.device_size), list(o.stride_map), getattr(_C.DataFormats, o.format)),
-        )
-        for o in found.outputs
-    ]
+    outputs = [output_arguments(o) for o in found.outputs]
     program = program or _C.Program.load(found.program)
     scalars = list(found.scalars)
     return _C.LaunchPlan(program, list(found.bindings), outputs, found.pool_bytes, [], scalars, found.name)

@@ -11,18 +11,19 @@ every token (ids, masks, positions) are shaped on the host.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.cache_utils import (
-    Cache,
     CacheLayerMixin,
     DynamicCache,
     DynamicLayer,
     DynamicSlidingWindowLayer,
+    StaticCache,
     StaticLayer,
     StaticSlidingWindowLayer,
 )
@@ -159,6 +160,41 @@ class BufferLayer(CacheLayerMixin):
         self._each(lambda b: b[indices, ...])
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """Rows begin … end of a call, padded to `padded`. `first` rows are in the cache before; `span` keys are read."""
+
+    begin: int
+    end: int
+    first: int
+    padded: int
+    span: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.begin
+
+    @staticmethod
+    def of(begin: int, end: int, first: int, layers: Sequence[BufferLayer]) -> Chunk:
+        """Makes room in the cache for the padding too."""
+        padded = padded_query(end - begin)
+        for layer in layers:
+            layer.reserve(first + padded)
+        if not layers:
+            return Chunk(begin, end, first, padded, 0)
+        room = layers[0].room
+        return Chunk(begin, end, first, padded, room if padded == 1 else min(capacity(first + padded), room))
+
+    def fit(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """These rows along `dim`, then zeros; shaped on the host unless nothing changes."""
+        if self.begin == 0 and x.shape[dim] == self.padded:
+            return x
+        part = x.narrow(dim, self.begin, self.rows).cpu()
+        size = list(part.shape)
+        size[dim] = self.padded - self.rows
+        return torch.cat([part, part.new_zeros(size)], dim)
+
+
 class Lengths:
     """The replacement of a decoder's `forward`."""
 
@@ -179,14 +215,12 @@ class Lengths:
         rows = call[tokens].shape[1]
         layers = [] if cache is None else cache.layers
         start = layers[0].length if layers else 0
-        for layer in layers:
-            layer.reserve(start + rows)
         outputs, logits = None, []
         keep = call.get("logits_to_keep", 0)
         for begin in range(0, rows, QUERY_STEPS[-1]):
             end = min(begin + QUERY_STEPS[-1], rows)
-            outputs = self._chunk(dict(call), tokens, layers, start, begin, end)
-            if not isinstance(keep, int) or keep == 0 or end > rows - keep:
+            outputs = self._run(dict(call), tokens, layers, Chunk.of(begin, end, start + begin, layers))
+            if keep == 0 or end > rows - keep:
                 logits.append(outputs.logits)
         assert outputs is not None
         if len(logits) > 1:
@@ -214,7 +248,7 @@ class Lengths:
 
     @staticmethod
     def _adoptable(cache: Any) -> bool:
-        if not isinstance(cache, Cache) or cache.offloading:
+        if not isinstance(cache, (DynamicCache, StaticCache)) or cache.offloading:
             return False
         return all(type(layer) in (*_REPLACED, BufferLayer) for layer in cache.layers)
 
@@ -236,7 +270,7 @@ class Lengths:
         if cache is None:
             return None
         count = self.model.config.get_text_config(decoder=True).num_hidden_layers
-        while len(cache.layers) < count:
+        while cache.layer_class_to_replicate is not None and len(cache.layers) < count:
             cache.layers.append(cache.layer_class_to_replicate())
         for i, layer in enumerate(cache.layers):
             if not isinstance(layer, BufferLayer):
@@ -244,92 +278,60 @@ class Lengths:
                 cache.layers[i] = BufferLayer(layer, capacity(max(most, int(layer.get_seq_length()))))
         return cache
 
-    def _chunk(self, call: dict[str, Any], tokens: str, layers: Any, start: int, begin: int, end: int) -> Any:
-        """Rows begin … end of the call, padded; `start` rows were in the cache before the call."""
-        rows, first = end - begin, start + begin
-        padded = padded_query(rows)
-        span = 0
+    def _run(self, call: dict[str, Any], tokens: str, layers: Any, chunk: Chunk) -> Any:
+        """One chunk of the call."""
+        device, batch, keep = self.model.device, call[tokens].shape[0], call.get("logits_to_keep", 0)
         if layers:
-            span = layers[0].room if rows == 1 else min(capacity(first + padded), layers[0].room)
-            if first + padded > layers[0].room:
-                for layer in layers:
-                    layer.reserve(first + padded)
-                span = layers[0].room
-        ids = call[tokens]
-        device, batch = self.model.device, ids.shape[0]
-        call[tokens] = _fit(ids, 1, begin, end, padded).to(device)
-        call["position_ids"] = self._positions(call, batch, first, begin, end, padded).to(device)
-        mask = call.get("attention_mask")
-        if layers:
-            position = torch.tensor(first, dtype=torch.int64).to(device)
+            position = torch.tensor(chunk.first, dtype=torch.int64).to(device)
             for layer in layers:
-                layer.start, layer.span = position, span
-        call["attention_mask"] = self._mask(mask, call, batch, first, rows, padded, span, begin)
-        keep = call.get("logits_to_keep", 0)
-        if padded > 1 and keep:
-            call["logits_to_keep"] = torch.arange(rows - min(keep, rows), rows).to(device)
+                layer.start, layer.span = position, chunk.span
+        mask = call.get("attention_mask")
+        positions = self._positions(call.get("position_ids"), chunk, batch)
+        call[tokens] = chunk.fit(call[tokens], 1).to(device)
+        call["position_ids"] = positions.to(device)
+        if isinstance(mask, torch.Tensor) and mask.dim() == 4:
+            call["attention_mask"] = _columns(chunk.fit(mask.cpu(), 2), chunk.span or chunk.padded).to(device)
+        elif layers or mask is not None:
+            made = self._mask(mask, call.get("past_key_values"), batch, positions, chunk)
+            call["attention_mask"] = _map(made, lambda x: x.contiguous().to(device))
+        if chunk.padded > 1 and keep:
+            call["logits_to_keep"] = torch.arange(chunk.rows - min(keep, chunk.rows), chunk.rows).to(device)
         call["return_dict"] = True
-        outputs = self.plain(self.model, **{k: v for k, v in call.items() if k in self.names or v is not None})
+        outputs = self.plain(self.model, **call)
         for layer in layers:
-            layer.advance(rows)
-        if padded != rows and not keep:
-            outputs.logits = outputs.logits[:, :rows]
+            layer.advance(chunk.rows)
+        if chunk.padded != chunk.rows and not keep:
+            outputs.logits = outputs.logits[:, : chunk.rows]
         return outputs
 
-    def _positions(
-        self, call: dict[str, Any], batch: int, first: int, begin: int, end: int, padded: int
-    ) -> torch.Tensor:
-        given = call.get("position_ids")
+    def _positions(self, given: torch.Tensor | None, chunk: Chunk, batch: int) -> torch.Tensor:
         if given is None:
-            return torch.arange(first, first + padded)[None].expand(batch, -1)
-        return _fit(given, given.dim() - 1, begin, end, padded)
+            return torch.arange(chunk.first, chunk.first + chunk.padded)[None].expand(batch, -1)
+        return chunk.fit(given, given.dim() - 1)
 
-    def _mask(
-        self,
-        mask: Any,
-        call: dict[str, Any],
-        batch: int,
-        first: int,
-        rows: int,
-        padded: int,
-        span: int,
-        begin: int,
-    ) -> Any:
-        """The mask of a chunk: 4D on the card, made on the host from the 2D one."""
-        device = self.model.device
-        if isinstance(mask, torch.Tensor) and mask.dim() == 4:
-            part = mask[:, :, begin : begin + rows].cpu()
-            return _columns(_fit(part, 2, 0, rows, padded), span or padded).to(device)
-        width = span or padded
-        flat = torch.zeros((batch, width), dtype=torch.bool)
-        flat[:, : first + rows] = True if mask is None else mask[:, : first + rows].cpu().bool()
-        if not span and mask is None:
-            return None
-        if not span:
-            return flat.long().to(device)
-        if rows == 1 and not any(layer.is_sliding for layer in call["past_key_values"].layers):
-            return flat[:, None, None].to(device)
+    def _mask(self, mask: torch.Tensor | None, cache: Any, batch: int, positions: torch.Tensor, chunk: Chunk) -> Any:
+        """A chunk's mask, made on the host: 4D, one per kind of layer where there are several; 2D without a cache."""
+        seen, config = chunk.first + chunk.rows, self.model.config
+        flat = torch.zeros((batch, chunk.span or chunk.padded), dtype=torch.bool)
+        flat[:, :seen] = True if mask is None else mask[:, :seen].cpu().bool()
+        if cache is None:
+            return flat.long()
+        simple = config.get_text_config()._attn_implementation == "sdpa"  # booleans; others add numbers
+        if simple and chunk.rows == 1 and not any(cache.is_sliding):
+            return flat[:, None, None]
         made = getattr(self.model, "create_masks_for_generate", create_masks_for_generate)(
-            config=self.model.config,
-            inputs_embeds=torch.empty((batch, padded, 0), dtype=self.model.dtype),
+            config=config,
+            inputs_embeds=torch.empty((batch, chunk.padded, 0), dtype=self.model.dtype),
             attention_mask=flat.long(),
-            past_key_values=call["past_key_values"],
-            position_ids=call["position_ids"].cpu(),
+            past_key_values=cache,
+            position_ids=positions.cpu(),
         )
-        whole = torch.ones((padded, span), dtype=torch.bool).tril(first)[None, None]
-        if isinstance(made, dict):
-            return {k: (whole if v is None else v).contiguous().to(device) for k, v in made.items()}
-        return (whole if made is None else made).contiguous().to(device)
+        causal = torch.ones((chunk.padded, chunk.span), dtype=torch.bool).tril(chunk.first)[None, None]
+        return _map(made, lambda x: causal if x is None else x)  # None stands for a plain causal mask
 
 
-def _fit(x: torch.Tensor, dim: int, begin: int, end: int, padded: int) -> torch.Tensor:
-    """Rows begin … end along `dim`, then zeros up to `padded` of them; shaped on the host unless nothing changes."""
-    if begin == 0 and x.shape[dim] == padded:
-        return x
-    part = x.narrow(dim, begin, end - begin).cpu()
-    size = list(part.shape)
-    size[dim] = padded - (end - begin)
-    return part if size[dim] == 0 else torch.cat([part, part.new_zeros(size)], dim)
+def _map(mask: Any, change: Callable[[Any], Any]) -> Any:
+    return {name: change(x) for name, x in mask.items()} if isinstance(mask, dict) else change(mask)
 
 
 def _columns(mask: torch.Tensor, width: int) -> torch.Tensor:

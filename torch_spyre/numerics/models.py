@@ -166,7 +166,7 @@ class Runner:
         return rows if mask is None else rows[mask.cpu().flatten().bool()]
 
     def _cached(self, inputs: Inputs) -> Tensor:
-        """The prompt, then one token. An encoder runs with the prompt; its keys and values stay in a cache of their own."""
+        """The prompt, then one token. An encoder runs with the prompt; its keys and values have their own cache."""
         from transformers import EncoderDecoderCache, StaticCache
 
         name = "input_ids" if "input_ids" in inputs else "decoder_input_ids"

@@ -125,8 +125,22 @@ def _host() -> list[str]:
     return lines + [f"| {row.reason} | {', '.join(row.names)} |" for row in HOST]
 
 
+LIMITS = """## Integers and checks
+
+The card keeps int64 as int32. A value that does not fit raises when it is copied to the card. Sums and products
+(`sum`, `prod`, `cumsum`, `cumprod`) that leave int32 fail the launch: they are computed in fp32 beside, and a wrapped
+result is off by a multiple of 2**32. Other int64 arithmetic wraps at 32 bits.
+
+An index outside its range fails the launch, and so does `torch._assert_async`, eager and compiled: `IndexOutOfRange`,
+with the message of the assertion, at the next synchronisation.
+
+Random numbers in a compiled graph under activation checkpointing are refused (PyTorch keeps generator states for its
+own devices only); eager checkpointing draws the same numbers again.
+"""
+
+
 def page() -> str:
-    return "\n".join([HEAD, *_device(), "", *_rules(), "", *_host(), ""])
+    return "\n".join([HEAD, *_device(), "", *_rules(), "", *_host(), "", LIMITS])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_spyre.errors import UnsupportedOp
 
@@ -33,14 +32,8 @@ random_words = torch.ops.spyre.random.default
 
 def _words(size: Sequence[int], device: torch.device) -> torch.Tensor:
     mode = get_proxy_mode()
-    if mode is None:
-        return random_words(list(size), 0, device)
-    graph = mode.tracer.graph
-    words = random_words(list(size), len(graph.find_nodes(op="call_function", target=random_words)), device)
-    for node in graph.find_nodes(op="call_function", target=random_words):
-        if "recompute" in node.meta:  # a checkpointed backward pass gets the words of the forward one, not new ones
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    return words
+    number = 0 if mode is None else len(mode.tracer.graph.find_nodes(op="call_function", target=random_words))
+    return random_words(list(size), number, device)
 
 
 def _high_bits(size: Sequence[int], device: torch.device, bits: int) -> torch.Tensor:

@@ -88,10 +88,18 @@ def _cohort(operand: Stream, own: int, other: int, panel: int, device: Device) -
         return 0.0
     once = operand.total / device["memory.bandwidth"]
     if min(own, other) <= panel:
-        narrow = min(1.0, other / panel) ** device["matmul.cohort_narrow"]
-        return once * device["matmul.cohort_once"] * narrow * (groups - 1) ** device["matmul.cohort_once_power"]
+        return shared_reads(operand, device) * min(1.0, other / panel) ** device["matmul.cohort_narrow"]
     passes = other / panel
     return once * device["matmul.cohort_again"] * passes * (groups - 1) ** device["matmul.cohort_again_power"]
+
+
+def shared_reads(operand: Stream, device: Device) -> float:
+    """Extra reads of an operand that more cores share than one multicast reaches, streamed once."""
+    groups = operand.cohort / device["memory.multicast_limit"]
+    if groups <= 1 or not operand.in_memory:
+        return 0.0
+    once = operand.total / device["memory.bandwidth"]
+    return once * device["matmul.cohort_once"] * (groups - 1) ** device["matmul.cohort_once_power"]
 
 
 def _layouts(work: Work, batch: int, m: int, n: int, device: Device) -> float:

@@ -261,7 +261,8 @@ def _kernel_of(folder: Path) -> cache.CachedKernel | None:
         raise InvalidProgram(f"{folder} is damaged: {error}; compile the kernel again") from error
 
 
-def _output(o: cache.OutputSpec) -> tuple[Any, ...]:
+def output_arguments(o: cache.OutputSpec) -> tuple[Any, ...]:
+    """A result as `_C.LaunchPlan` takes it."""
     layout = _C.SpyreTensorLayout(list(o.device_size), list(o.stride_map), getattr(_C.DataFormats, o.format))
     return list(o.size), list(o.stride), getattr(torch, o.dtype), layout
 
@@ -276,7 +277,7 @@ def _make_runner(name: str, binary: bytes, kernel: cache.CachedKernel | None) ->
     # Outputs that the caller brings are further inputs to the launcher.
     n_in = kernel.n_inputs
     flat = [("input", n_in + i) if kind == "output" else (kind, i) for kind, i in kernel.bindings]
-    outputs = [_output(o) for o in kernel.outputs]
+    outputs = [output_arguments(o) for o in kernel.outputs]
     scalars, pool = list(kernel.scalars), kernel.pool_bytes
     fresh_plan = _C.LaunchPlan(program, list(kernel.bindings), outputs, pool, [], scalars, name)
     given_plan = _C.LaunchPlan(program, flat, [], pool, [], scalars, name)

@@ -20,6 +20,7 @@ from torch_spyre.formats import BYTES, CODE
 from torch_spyre.ktir.tileops import Coord
 from torch_spyre.perf.access import STICK_BYTES, Stream, runs
 from torch_spyre.perf.device import Device, load
+from torch_spyre.perf.matmul import shared_reads
 from torch_spyre.perf.survey import Work
 from torch_spyre.perf.timeline import combine, phase_times
 
@@ -70,19 +71,11 @@ class NodeCost:
         return found
 
     def _fan_out(self, work: Work) -> float:
-        """A slice that several cores read leaves memory once for each multicast, and each copy passes a ring port.
-
-        The laws of the matmul contain this already; for the rest it decides between plans that memory holds for equal.
-        """
+        """A slice that more cores read than one multicast reaches leaves memory again: by the law that was measured on
+        matmuls, whose price contains it already."""
         if work.kind == "matmul":
             return 0.0
-        device, cost = self.device, 0.0
-        for s in work.inputs:
-            if s.in_memory and s.cohort > 1:
-                copies = max(0, s.core_bytes * work.cores - s.total)
-                again = max(0.0, s.cohort / device["memory.multicast_limit"] - 1) * s.total
-                cost += copies / (device["ring.bandwidth"] * device["cores.count"]) + again / device["memory.bandwidth"]
-        return cost
+        return sum(shared_reads(s, self.device) for s in work.inputs)
 
     def works(self, split: Split, in_lx: int) -> list[Work]:
         if self.node.source:

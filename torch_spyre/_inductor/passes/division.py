@@ -74,6 +74,8 @@ def _joint(
 def compare(graph: Graph) -> tuple[float, float]:
     """Prices in nanoseconds of the greedy division and of the chosen one, for a planned graph that stays as it is."""
     graph = graph.clone()
+    for node in [n for n in graph.nodes if n.source]:
+        scratchpad.undo(graph, node)
     for node in graph.nodes:
         apply(node, ())
     cores = knobs.get("sencores")

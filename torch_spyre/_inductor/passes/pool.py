@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory pool: one launch buffer for all temporaries that do not live in LX, shared by live range."""
+"""Memory pool: one launch buffer for all temporaries that do not live in LX, shared by live range.
+
+The result of an elementwise node takes the place of an operand that dies there: each core reads what it writes itself.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from torch_spyre._inductor.passes.placement import Request, live_ranges, place
+from torch_spyre._inductor.passes.scratchpad import parent
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.constants import SEGMENT_BYTES
 from torch_spyre.errors import SpyreError
@@ -12,10 +18,15 @@ from torch_spyre.errors import SpyreError
 def run(graph: Graph) -> Graph:
     ranges = live_ranges(graph.nodes)
     temps = [b for b in graph.buffers.values() if b.kind == "temp" and b.placement == "memory" and b.name in ranges]
+    found = {b.name: b.layout for b in temps}
+    writers = Counter(n.output.buffer for n in graph.nodes)
+    parents = {
+        n.output.buffer: parent(graph, n, found) for n in graph.nodes if not n.loop and writers[n.output.buffer] == 1
+    }
     requests = []
     for b in temps:
         assert b.layout is not None
-        requests.append(Request(b.name, b.layout.bytes, *ranges[b.name]))
+        requests.append(Request(b.name, b.layout.bytes, *ranges[b.name], parents.get(b.name, "")))
     addresses, _ = place(requests, SEGMENT_BYTES)
     for b in temps:
         if b.name not in addresses:

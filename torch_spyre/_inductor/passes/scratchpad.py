@@ -112,7 +112,7 @@ def _reads_own(held: Part, reader: Node, coords: Coords | None) -> bool:
 
 def requests(graph: Graph, found: dict[str, Resident]) -> list[Request]:
     ranges = live_ranges(graph.nodes, {n for n in found if graph.buffers[n].chunked})
-    parents = {node.output.buffer: _parent(graph, node, found) for node in graph.nodes}
+    parents = {node.output.buffer: parent(graph, node, found) for node in graph.nodes}
     return [Request(n, r.bytes, *ranges[n], parents[n]) for n, r in found.items()]
 
 
@@ -142,7 +142,7 @@ def live_bytes(
     return total[:-1]
 
 
-def _parent(graph: Graph, node: Node, found: dict[str, Resident]) -> str:
+def parent(graph: Graph, node: Node, found: Mapping[str, object]) -> str:
     """The operand whose bytes an elementwise result may take: read at the very coordinates that are written."""
     if node.reduced or node.along or node.op in (*COPIES, *TABLE_OPS) or node.source or node.output.buffer not in found:
         return ""
@@ -166,7 +166,7 @@ def _repair(graph: Graph, placed: set[str]) -> bool:
     """Undoes what only works in LX where LX had no room: replication and tile loops. True if something changed."""
     for node in graph.nodes:
         if node.source and not {node.output.buffer, *(v.buffer for v in node.loads())} <= placed:
-            _undo(graph, node)
+            undo(graph, node)
             return True
     changed = False
     for node in graph.nodes:
@@ -187,7 +187,7 @@ def _repair(graph: Graph, placed: set[str]) -> bool:
     return changed
 
 
-def _undo(graph: Graph, node: Node) -> None:
+def undo(graph: Graph, node: Node) -> None:
     """Lets the readers of a hand-over read what it moved, in memory."""
     moved, source = node.output.buffer, next(node.loads()).buffer
     for other in graph.nodes:

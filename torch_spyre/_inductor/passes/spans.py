@@ -92,7 +92,8 @@ def _moved(index: Index, start: int) -> Index:
 def _wide(graph: Graph, out: Buffer, written: Load) -> Load:
     """A temporary for fp32 values of the result."""
     name = f"w{len(graph.buffers)}"
-    strides, step = [], 1
+    strides: list[int] = []
+    step = 1
     for n in reversed(out.size):
         strides.insert(0, step)
         step *= n

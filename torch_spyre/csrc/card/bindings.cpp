@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "counters_dict.h"
+#include "kernel_times.h"
 #include "kernels/kernels.h"
 #include "spyre/card.h"
 #include "spyre/sanitizer.h"
@@ -255,6 +256,16 @@ PYBIND11_MODULE(_card, m) {
   bind_sanitizer(m);
   m.def("set_host_threads", &set_host_threads, py::arg("n"), py::call_guard<py::gil_scoped_release>());
   m.def("host_threads", &host_threads);
+  m.def("count_kernel_times", &count_kernel_times, py::arg("on"),
+        "Forgets what was counted; counts from now on if on.");
+  m.def(
+      "kernel_times",
+      [] {
+        std::vector<std::tuple<std::string, std::string, uint64_t, uint64_t>> rows;
+        for (const KernelTime& t : kernel_times()) rows.emplace_back(t.kind, t.shape, t.calls, t.ns);
+        return rows;
+      },
+      "(kind, shape, calls, host nanoseconds) of the kernel calls that were counted.");
   m.def("encode", &encode, py::arg("value"), py::arg("format"));
   m.def("decode", &decode, py::arg("code"), py::arg("format"));
   m.def("active_isa", &active_isa);

@@ -34,9 +34,8 @@ class KernelTimer {
   ~KernelTimer() {
     if (start_ == std::chrono::steady_clock::time_point{}) return;
     const auto spent = std::chrono::steady_clock::now() - start_;
-    add_kernel_time(
-        instr_, shape_,
-        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()));
+    add_kernel_time(instr_, shape_,
+                    static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()));
   }
   KernelTimer(const KernelTimer&) = delete;
   KernelTimer& operator=(const KernelTimer&) = delete;

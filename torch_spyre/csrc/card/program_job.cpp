@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "kernel_times.h"
 #include "kernels/kernels.h"
 
 namespace spyre::card {
@@ -95,6 +96,7 @@ std::optional<Failure> move_indexed(const Image& image, const Instr& i, const Sh
 
 std::optional<Failure> run_kernel(const Image& image, const Instr& i, const Shape& shape, uint32_t reduced_mask,
                                   int64_t start, const View* views, size_t n) {
+  const KernelTimer timer(i, shape);
   const int inputs = static_cast<int>(n) - 1;
   switch (i.op) {
     case Op::VOP:
