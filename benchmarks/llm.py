@@ -43,13 +43,21 @@ class Contender:
     clock: Callable[[], float]
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"prefill": [], "decode": []})
     cache: Any = None
+    kept: dict[int, Any] = field(default_factory=dict)
 
     def new_cache(self, length: int) -> Any:
         from transformers import DynamicCache, StaticCache
 
-        if self.static:
-            return StaticCache(config=self.model.config, max_cache_len=length)
-        return DynamicCache(config=self.model.config)
+        config = self.model.config
+        if not self.static:
+            return DynamicCache(config=config)
+        # A compiled graph knows its cache by its tensors: one for each length, made outside the graph.
+        if length not in self.kept:
+            cache = self.kept[length] = StaticCache(config=config, max_cache_len=length)
+            heads, width = config.num_key_value_heads, config.head_dim
+            cache.early_initialization(1, heads, width, self.model.dtype, torch.device(self.device))
+        self.kept[length].reset()
+        return self.kept[length]
 
     def run(self, ids: torch.Tensor, start: int, cache: Any) -> torch.Tensor:
         positions = torch.arange(start, start + ids.shape[1], device=self.device)[None]

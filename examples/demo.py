@@ -22,34 +22,37 @@ def title(text: str) -> None:
     console.rule(f"[bold]{text}") if TTY else console.print(f"== {text}")
 
 
-def plan_of_one_step(chat: Chat) -> list[torch_spyre.explain.KernelRecord]:
-    """The kernels of the decoder block for one token, planned again so that they can be looked at."""
+def plans(chat: Chat) -> list[torch_spyre.explain.KernelRecord]:
+    """The plans of the decoder block, made again so that they can be looked at."""
     for layer in chat.model.model.layers:
         layer.forward.compiled.forms.clear()
     torch_spyre.explain.start()
     chat.answer("And of Italy?", 2)
-    return torch_spyre.explain.last_kernels()
+    return [record for record in torch_spyre.explain.last_kernels() if not record.name.startswith("eager_")]
 
 
 def show(records: list[torch_spyre.explain.KernelRecord], layers: int) -> None:
-    table = Table("kernel", "ops", "cores", "in LX", "read", "written", "time on the card", box=None)
+    table = Table("rows", "ops", "cores", "in LX", "read", "written", "time on the card", box=None)
     for record in records:
         read, written, _ = torch_spyre.explain.traffic(record.plan.kernel.ops)
-        buffers = [b for b in record.plan.graph.buffers.values() if b.kind not in ("input", "output")]
-        in_lx = sum(b.placement == "lx" for b in buffers)
+        buffers = record.plan.graph.buffers.values()
+        between = [b for b in buffers if b.kind not in ("input", "output")]
+        hidden = next(b for b in buffers if b.kind == "input" and len(b.size) == 3)
         table.add_row(
-            record.name,
+            str(hidden.size[1]),
             str(len(record.plan.kernel.ops)),
             str(record.program.cores),
-            f"{in_lx} of {len(buffers)} intermediates",
+            f"{sum(b.placement == 'lx' for b in between)} of {len(between)} intermediates",
             f"{read / 1e6:.2f} MB",
             f"{written / 1e6:.3f} MB",
             f"{record.program.program.duration_ns / 1e3:.1f} us",
         )
     console.print(table)
-    console.print(f"\nEach serves all {layers} layers. The largest of them, op by op:\n")
-    largest = max(records, key=lambda record: len(record.plan.kernel.ops))
-    console.print(largest.text(), markup=False, soft_wrap=True)
+    console.print(
+        f"\nOne graph for a prompt and one for a token serve all {layers} layers. Each has a plan for the first "
+        "layer,\nwhose input lies differently in memory, and one for the others. The last one, op by op:\n"
+    )
+    console.print(records[-1].text(), markup=False, soft_wrap=True)
 
 
 def main() -> int:
@@ -58,8 +61,8 @@ def main() -> int:
     chat = Chat()
     answer = ask(chat, QUESTION, 32)
     console.print(f"\nops that ran on the host instead: {torch_spyre.report()}")
-    title("The plan of one decoding step and of a prompt")
-    show(plan_of_one_step(chat), len(chat.model.model.layers))
+    title("The plan of the decoder block")
+    show(plans(chat), len(chat.model.model.layers))
     return 0 if "Paris" in answer.text else 1
 
 

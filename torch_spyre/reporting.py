@@ -96,7 +96,7 @@ def report() -> Report:
     dynamic = sys.modules.get("torch_spyre._inductor.dynamic")
     if dynamic is not None:
         rows = dynamic.exact_plans.items()
-        made.planned_per_size = tuple(PlannedPerSize(*place, count=count) for place, count in rows)
+        made.planned_per_size = tuple(PlannedPerSize(name, first, why, n) for (name, first, why), n in rows)
     return made
 
 

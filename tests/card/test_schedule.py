@@ -135,3 +135,21 @@ def test_too_many_calls_for_a_schedule(threads: int) -> None:
     bench = Bench(build(body, [(R | W, x.nbytes)], cores=CORES), [x])
     for _ in range(3):
         np.testing.assert_array_equal(bench.launch()[0], x + 5000)
+
+
+def test_kernel_times_count_the_joined_calls(threads: int) -> None:
+    """Twelve cores add their slices: twelve calls at first, one when the schedule joins them."""
+    size = CORES * WIDTH * 4
+    at = CORE * (WIDTH * 4)
+    body = [vop("add", dims(WIDTH), mem(1, at, 4), mem(0, at, 4), imm(0.5))]
+    x = np.ones((CORES, WIDTH), np.float32)
+    bench = Bench(build(body, [(R, size), (W, size)], cores=CORES), [x, np.zeros_like(x)])
+    seen = []
+    for _ in range(2):
+        _card.count_kernel_times(True)
+        bench.launch()
+        seen.append([(kind, shape, calls) for kind, shape, calls, _ in _card.kernel_times()])
+    _card.count_kernel_times(False)
+    assert seen == [[("VOP add", "64", CORES)], [("VOP add", f"{CORES}x64", 1)]]
+    bench.launch()
+    assert _card.kernel_times() == []

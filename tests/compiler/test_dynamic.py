@@ -114,8 +114,10 @@ SHARED: dict[str, tuple[Callable[..., Any], Sequence[Make]]] = {
 DIMS = {"matmul columns": (-1, 1), "matmul inner": (1, 0), "attention": (2, 2, 2), "cat of two": (1, 1)}
 
 
-SOME = ("softmax", "mean", "largest", "running sum", "matmul inner", "cat", "cat of two", "last row", "backwards", "joined",
-        "attention", "lookup")  # fmt: skip
+SOME = (
+    "softmax", "mean", "largest", "running sum", "matmul inner", "cat", "cat of two", "last row", "backwards", "joined",
+    "attention", "lookup",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in SHARED])
@@ -216,7 +218,7 @@ def test_export() -> None:
         assert torch.equal(compiled(x.to("spyre")).cpu(), static(Model(), (x,)).cpu())
 
 
-def test_views_and_roomy_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_and_roomy_inputs() -> None:
     """Inputs that are views, results of other kernels, or expanded give the same."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:

@@ -43,11 +43,15 @@ def check(fn: Callable[..., Any], *args: torch.Tensor) -> list[torch.Tensor]:
         lambda x, w: functional.celu(x, 0.7),
         lambda x, w: functional.binary_cross_entropy_with_logits(x, w.sigmoid()),
         lambda x, w: torch.addr(x, w[:, 0], w[0]),
+        lambda x, w: torch.lerp(torch.relu(x), w, 0.3),
+        lambda x, w: torch.addcmul(x, x, w.abs(), value=0.5),
+        lambda x, w: torch.add(x, w.abs(), alpha=0.3),
+        lambda x, w: functional.avg_pool2d(torch.stack([x, w]), 2),
     ],
-    ids=["layer_norm", "group_norm", "logsumexp", "celu", "bce", "addr"],
+    ids=["layer_norm", "group_norm", "logsumexp", "celu", "bce", "addr", "lerp", "addcmul", "alpha", "avg_pool2d"],
 )
-def test_an_eager_op_rounds_once(fn: Callable[..., Any]) -> None:
-    """PyTorch's composite kernels call op after op, each of which stores its result."""
+def test_eager_and_compiled_ops_round_once(fn: Callable[..., Any]) -> None:
+    """PyTorch's composite kernels and Inductor's decompositions go step by step, and each step would store its result."""
     check(fn, half(6, 70), half(6, 70))
 
 

@@ -41,51 +41,45 @@ def _ids(tokenizer: Any, prompt: str) -> torch.Tensor:
     ]
 
 
-def _write(model: Any, ids: torch.Tensor, cache: Any) -> Any:
-    return model.generate(
+def _agree(models: tuple[Any, Any, Any], prompt: str) -> bool:
+    """Whether both write the same TOKENS tokens. If not, the first one that differs was a near tie.
+
+    One pass of the reference over the card's text gives the token that it would have written at each place; up to the
+    first other one, that is its own greedy text.
+    """
+    tokenizer, reference, card = models
+    ids = _ids(tokenizer, prompt)
+    length = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS}  # the end of the text is no token to choose
+    made = card.generate(
         ids,
         attention_mask=torch.ones_like(ids),
-        past_key_values=cache,
-        max_new_tokens=TOKENS,
-        min_new_tokens=TOKENS,
+        past_key_values=transformers.StaticCache(config=card.config, max_cache_len=128),
         do_sample=False,
         output_logits=True,
         return_dict_in_generate=True,
+        **length,
     )
-
-
-def _agree(models: tuple[Any, Any, Any], prompt: str) -> bool:
-    """Whether the texts are equal. If not, the first token that differs was a near tie."""
-    tokenizer, reference, card = models
-    ids = _ids(tokenizer, prompt)
+    ours, found = made.sequences[0, ids.shape[1] :], torch.stack([x[0].float() for x in made.logits])
+    assert len(ours) == TOKENS
     with torch.no_grad():
-        expected = _write(reference, ids, transformers.DynamicCache(config=reference.config))
-        found = _write(card, ids, transformers.StaticCache(config=card.config, max_cache_len=128))
-    theirs, ours = expected.sequences[0, ids.shape[1] :], found.sequences[0, ids.shape[1] :]
-    assert len(ours) == len(theirs) == TOKENS
+        expected = reference(made.sequences).logits[0, ids.shape[1] - 1 : -1]
+    errors = (found - expected).abs().amax(-1)
+    assert errors.max() < MOST_ERROR, (prompt, errors)
+    expected[:, tokenizer.eos_token_id] = -torch.inf
+    theirs = expected.argmax(-1)
     differs = (theirs != ours).nonzero()
-    last = int(differs[0]) if len(differs) else TOKENS - 1
-    for step in range(last + 1):  # up to there both saw the same text
-        error = (found.logits[step][0].float() - expected.logits[step][0]).abs().max()
-        assert error < MOST_ERROR, (prompt, step, float(error))
     if not len(differs):
         return True
-    logits = expected.logits[last][0]
-    gap, error = logits[theirs[last]] - logits[ours[last]], (found.logits[last][0].float() - logits).abs().max()
-    print(f"{prompt!r} parts at token {last}: gap {gap:.4f} in fp32, error of the card {error:.4f}")
-    assert 0 <= gap <= error, prompt
+    step = int(differs[0])
+    gap = expected[step, theirs[step]] - expected[step, ours[step]]
+    print(f"{prompt!r} parts at token {step}: gap {gap:.4f} in fp32, error of the card {errors[step]:.4f}")
+    assert 0 <= gap <= errors[step], prompt
     return False
 
 
-def test_three_prompts(models: tuple[Any, Any, Any]) -> None:
-    fallbacks.reset()
-    agreed = [_agree(models, prompt) for prompt in PROMPTS[:3]]
-    assert sum(agreed) >= 2, agreed
-    assert not torch_spyre.report(), torch_spyre.report()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_ten_prompts(models: tuple[Any, Any, Any]) -> None:
+    fallbacks.reset()
     agreed = [_agree(models, prompt) for prompt in PROMPTS]
+    print(f"{sum(agreed)} of {len(agreed)} texts are equal")
     assert len(agreed) == 10 and sum(agreed) >= 8, agreed
+    assert not torch_spyre.report(), torch_spyre.report()

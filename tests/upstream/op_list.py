@@ -53,7 +53,7 @@ NN = """
     nn.functional.max_pool1d nn.functional.max_pool2d nn.functional.mse_loss nn.functional.nll_loss
     nn.functional.rms_norm nn.functional.scaled_dot_product_attention nn.functional.smooth_l1_loss
     nn.functional.adaptive_avg_pool3d nn.functional.adaptive_max_pool3d nn.functional.avg_pool3d
-    nn.functional.max_pool3d nn.functional.conv3d nn.functional.rrelu
+    nn.functional.max_pool3d nn.functional.conv3d
     nn.functional.interpolate nn.functional.binary_cross_entropy nn.functional.binary_cross_entropy_with_logits
 """
 

@@ -20,6 +20,7 @@ from torch_spyre.numerics.models import MODES, Outcome
 from torch_spyre.numerics.priority import SIZES, Priority
 
 Row = dict[str, Any]
+RUNS = "compiled/real,compiled/tiny,eager/tiny"
 
 _SHOWN = {
     "hidden_size": "width", "n_embd": "width", "d_model": "width",
@@ -37,14 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", help=f"of {', '.join(priority.PRIORITY)} (default all)")
     parser.add_argument(
         "--runs",
-        default="compiled/real,eager/tiny",
-        help="modes (eager, compiled) and widths (tiny, real), by default compiled/real,eager/tiny",
+        default=RUNS,
+        help=f"modes (eager, compiled) and widths (tiny, real), by default {RUNS}",
     )
     parser.add_argument("--rows", type=Path, help="JSON file with rows measured before; new ones are added")
+    parser.add_argument("--print", action="store_true", help="print the rows of that file, measure nothing")
     args = parser.parse_args(argv)
     try:
         chosen = [priority.find(name) for name in args.models] or list(priority.PRIORITY.values())
-        print(page(measure(chosen, _runs(args.runs), args.rows), chosen), end="")
+        print(page(measure(chosen, _runs(args.runs), args.rows, not args.print), chosen), end="")
     except SpyreError as error:
         print(f"table: {error}", file=sys.stderr)
         return 2
@@ -61,13 +63,17 @@ def _runs(text: str) -> list[tuple[str, str]]:
     return runs
 
 
-def measure(chosen: Sequence[Priority], runs: Sequence[tuple[str, str]], kept: Path | None = None) -> list[Row]:
-    """A row per run and model, in that order."""
+def measure(
+    chosen: Sequence[Priority], runs: Sequence[tuple[str, str]], kept: Path | None = None, missing: bool = True
+) -> list[Row]:
+    """A row per run and model, in that order; those that `kept` lacks are measured if `missing` asks for it."""
     rows: list[Row] = json.loads(kept.read_text()) if kept is not None and kept.exists() else []
     found = []
     for mode, size in runs:
         for model in chosen:
             known = next((r for r in rows if (r["name"], r["mode"], r["size"]) == (model.name, mode, size)), None)
+            if known is None and not missing:
+                continue
             if known is None:
                 print(f"{model.name}, {mode}, {size}", file=sys.stderr, flush=True)
                 known = row(models.compare(model, mode, size), size)
@@ -103,8 +109,9 @@ HEAD = """# Priority models
 
 Printed by `python -m torch_spyre.numerics.table`. Each model is built by transformers from its published configuration,
 with random weights (variance 1/fan-in, rounded to the card's format first) and few layers, and run on the card in fp16
-and on the CPU in fp32 with the same weights: two sequences of 41 tokens; a decoder takes 40 of them into a static cache
-and decodes one. Layers are of the same kinds as in the whole model; what else is smaller than published is said below.
+and on the CPU in fp32 with the same weights: two sequences of 41 tokens (Whisper: 13), of which a decoder takes all
+but one into a static cache and then decodes the last. Layers are of the same kinds as in the whole model; what else is
+smaller than published is said below.
 
 * cosine: of the worst row of logits (hidden states for a vision tower).
 * rms: error of all values relative to their root mean square; "of the format": divided by the same error of a CPU fp32
@@ -123,6 +130,9 @@ def page(rows: Sequence[Row], chosen: Sequence[Priority]) -> str:
     for mode, size in dict.fromkeys((r["mode"], r["size"]) for r in rows):
         lines += [f"## {mode.capitalize()}, {size} widths", "", f"| {' | '.join(columns).replace('_', ' ')} |"]
         lines += ["|" + "---|" * len(columns), *(_line(r) for r in rows if (r["mode"], r["size"]) == (mode, size)), ""]
+        there = {r["name"] for r in rows if (r["mode"], r["size"]) == (mode, size)}
+        lacking = [m.name for m in chosen if m.name not in there]
+        lines += [f"Not measured: {', '.join(lacking)}.", ""] if lacking else []
     failed = [f"* {r['name']}, {r['mode']}: {p}" for r in rows for p in r["problems"]]
     if failed:
         lines += ["Outside the bounds of `tests/models/test_priority.py`:", "", *failed, ""]

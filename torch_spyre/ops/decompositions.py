@@ -15,7 +15,7 @@ import torch
 
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops import random, recurrent, resampling, scatters
+from torch_spyre.ops import optimisers, random, recurrent, resampling, scatters
 from torch_spyre.ops.convolution import convolution, convolution_backward
 from torch_spyre.ops.custom import matmul
 from torch_spyre.ops.resampling import averages
@@ -173,6 +173,13 @@ def _windows_1d(output: int, size: int, kernel: int, stride: int, pad: int, padd
     return ((here >= inside) & (here < last)).to(torch.float32) / count.to(torch.float32)
 
 
+def _avg_pool2d(x: Any, *form: Any, **named: Any) -> Any:
+    """A window is summed in fp32 and rounded once."""
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        return NotImplemented
+    return aten.avg_pool2d(x.to(torch.float32), *form, **named).to(x.dtype)
+
+
 def _avg_pool2d_backward(
     grad: Any, x: Any, kernel: Any, stride: Any, pad: Any, ceil_mode: bool, padded: bool, divisor: int | None
 ) -> Any:
@@ -241,6 +248,7 @@ def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: An
 
 
 TABLE: dict[Any, Decomposition] = {
+    **optimisers.DECOMPOSITIONS,
     **random.TABLE,
     **recurrent.TABLE,
     **resampling.TABLE,
@@ -252,6 +260,7 @@ TABLE: dict[Any, Decomposition] = {
     aten.nanmedian.dim: _nanmedian,
     aten.nanmedian.default: _nanmedian_of_all,
     aten.linspace.default: _linspace,
+    aten.avg_pool2d.default: _avg_pool2d,
     aten.avg_pool2d_backward.default: _avg_pool2d_backward,
     aten._cdist_backward.default: _cdist_backward,
     aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool2d_backward,

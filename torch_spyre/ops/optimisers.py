@@ -8,6 +8,7 @@ arrives as one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ _FORMULAS: dict[str, tuple[Callable[..., Any], str]] = {
     "addcmul": (lambda x, a, b, value: x + value * (a * b), "value"),
     "lerp": (lambda x, end, weight: x + weight * (end - x), "weight"),
 }
+_OVERLOADS = {"add": "Tensor", "sub": "Tensor", "lerp": "Scalar"}
 
 
 def _wide(x: Any) -> Any:
@@ -37,10 +39,27 @@ def _with_number(op: Any, formula: Callable[..., Any], number: str) -> Callable[
         if not isinstance(given, torch.Tensor):  # a whole number, which is part of the plan
             return op(x, *operands, **named)
         operands = operands if number in named else operands[:-1]
+        if not any(t.is_floating_point() for t in (x, *operands)):
+            raise RuntimeError(f"For integral input tensors, argument {number} must not be a floating point number.")
         result = formula(_wide(x), *map(_wide, operands), given)
         if in_place:
             return x.copy_(result)
         return result.to(torch.result_type(x, operands[0]))
+
+    return call
+
+
+def _in_graph(formula: Callable[..., Any], number: str) -> Callable[..., Any]:
+    """The same where the number is a constant, in compiled graphs: 16-bit floats are rounded once here too."""
+
+    def call(x: Any, *operands: Any, **named: Any) -> Any:
+        given = operands[-1] if number == "weight" else named.get(number, 1)
+        operands = operands[:-1] if number == "weight" else operands
+        tensors = [t for t in (x, *operands) if isinstance(t, torch.Tensor)]
+        if (number == "alpha" and given == 1) or not any(_wide(t) is not t for t in tensors):
+            return NotImplemented
+        result = formula(_wide(x), *map(_wide, operands), given)
+        return result.to(functools.reduce(torch.promote_types, (torch.result_type(x, t) for t in operands)))
 
     return call
 
@@ -119,10 +138,9 @@ def _adagrad(
 
 def _table() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = {}
-    overloads = {"add": "Tensor", "sub": "Tensor", "lerp": "Scalar"}
     for name, (formula, number) in _FORMULAS.items():
         for packet in (getattr(aten, name), getattr(aten, f"{name}_")):
-            op = getattr(packet, overloads.get(name, "default"))
+            op = getattr(packet, _OVERLOADS.get(name, "default"))
             table[op] = _with_number(op, formula, number)
     fused = {
         "_fused_sgd_": _sgd,
@@ -137,6 +155,10 @@ def _table() -> dict[Any, Callable[..., Any]]:
 
 
 TABLE = _table()
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    getattr(getattr(aten, name), _OVERLOADS.get(name, "default")): _in_graph(formula, number)
+    for name, (formula, number) in _FORMULAS.items()
+}
 
 
 def with_tensors(op: Any, flat: list[Any]) -> list[Any]:
