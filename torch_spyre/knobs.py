@@ -201,7 +201,7 @@ TABLE: tuple[Knob, ...] = (
          "active", low=0, high=1),
     Knob("dynamic_buckets", "SPYRE_DYNAMIC_BUCKETS", bool, True,
          "one program for a range of sizes of a dynamic dim, where that gives the same results", "compiler", "active"),
-    Knob("max_buckets", "MAX_BUCKETS", int, 32, "most programs that a kernel with dynamic dims keeps at hand", "compiler",
+    Knob("max_buckets", "MAX_BUCKETS", int, 32, "most programs that a kernel with dynamic dims keeps", "compiler",
          "active", low=1),
     Knob("min_default_granularity", "MIN_DEFAULT_GRANULARITY", int, 4, "smallest bucket step of a dynamic dim",
          "compiler", low=1),

@@ -51,7 +51,7 @@ def check(fn: Callable[..., Any], *args: torch.Tensor) -> list[torch.Tensor]:
     ids=["layer_norm", "group_norm", "logsumexp", "celu", "bce", "addr", "lerp", "addcmul", "alpha", "avg_pool2d"],
 )
 def test_eager_and_compiled_ops_round_once(fn: Callable[..., Any]) -> None:
-    """PyTorch's composite kernels and Inductor's decompositions go step by step, and each step would store its result."""
+    """PyTorch's composite kernels and Inductor's decompositions go step by step; each step would store its result."""
     check(fn, half(6, 70), half(6, 70))
 
 
