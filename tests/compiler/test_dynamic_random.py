@@ -88,6 +88,11 @@ def test_more_random_graphs(names: list[str], batch: int, sizes: list[int]) -> N
     run(names, batch, sizes)
 
 
+def test_an_index_value_that_runs_backwards() -> None:
+    """A gather from a reversed tensor."""
+    run(["flip", "best"], 1, (20,))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_each(name: str) -> None:

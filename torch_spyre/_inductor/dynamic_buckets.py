@@ -223,7 +223,8 @@ class BucketTracer(Tracer):
         count = (limit - 1 - reach(rest, room)[1]) // unit + 1
         value = cast(self.builder.scalar(sympy.expand(part.const / unit)), "int32")
         if moves:
-            steps = positions.to_expr(sum(q // unit * a for a, q in moves.items()), self.sizes, {})
+            values = {n: v for n, (v, _) in self.indirect.items()}
+            steps = positions.to_expr(sum(q // unit * a for a, q in moves.items()), self.sizes, values)
             value = Expr("add", "int32", (steps, value))
         if moves and writes:
             most = self.space.most(part.const)

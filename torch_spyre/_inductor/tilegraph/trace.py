@@ -99,11 +99,20 @@ class Tracer(DefaultHandler):
                 continue
             last = term_range(t, self._ranges()) - 1
             name = f"{INDIRECT}{len(self.indirect)}"
-            backwards = positions.position(Index((Term(t.dim, -1, t.div, t.mod),), last))
+            backwards = self._backwards(t, last)
             self.indirect[name] = (backwards, last + 1)
             terms.append(Term(name, -t.scale))
             start += t.scale * last
         return Index(tuple(terms), start)
+
+    def _backwards(self, t: Term, last: int) -> Expr:
+        """``last`` less the digit that a term holds, of a loop variable or of an index value."""
+        if t.dim not in self.indirect:
+            return positions.position(Index((Term(t.dim, -1, t.div, t.mod),), last))
+        digit = cast(self.indirect[t.dim][0], "int32")
+        for op, number in (("floordiv", t.div if t.div > 1 else 0), ("remainder", t.mod)):
+            digit = Expr(op, "int32", (digit, const(number, "int32"))) if number else digit
+        return Expr("sub", "int32", (const(last, "int32"), digit))
 
     def _places(self, index: Index) -> tuple[Index, tuple[Expr, ...], tuple[int, ...]]:
         """The index with its indirect dims numbered from 0, their values and their bounds."""
