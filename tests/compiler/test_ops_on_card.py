@@ -112,6 +112,8 @@ RESAMPLED: dict[str, tuple[Function, tuple[int, ...]]] = {
     "adaptive_avg_pool3d": (lambda x: F.adaptive_avg_pool3d(x, (2, 3, 2)), (2, 2, 5, 4, 3)),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, 2)), (2, 2, 7, 5)),
     "max_pool3d": (lambda x: F.max_pool3d(x, 2, 1), (1, 2, 4, 4, 4)),
+    "avg_pool3d": (lambda x: F.avg_pool3d(x, (2, 3, 2), 2, 1, ceil_mode=True), (1, 2, 4, 5, 6)),
+    "avg_pool3d inside": (lambda x: F.avg_pool3d(x, 2, 2, 1, True, count_include_pad=False), (1, 2, 4, 5, 6)),
     "nearest 1d": (lambda x: F.interpolate(x, 7, mode="nearest"), (2, 3, 5)),
     "nearest 3d": (lambda x: F.interpolate(x, scale_factor=1.7, mode="nearest"), (1, 2, 3, 4, 5)),
     "exact 2d": (lambda x: F.interpolate(x, (7, 3), mode="nearest-exact"), (2, 3, 5, 6)),

@@ -204,3 +204,15 @@ def test_gate_and_up_meet_in_lx() -> None:
     x, g, u = half(128, 256), half(256, 1024), half(256, 1024)
     _, written, got, _ = measure(lambda x, g, u: functional.silu(x @ g) * (x @ u), x, g, u)
     assert written == got.numel() * 2
+
+
+def test_rows_that_two_writers_leave_between_them_are_not_held() -> None:
+    """The halves of a cat are cut alike, so a core holds rows of each; a slice across both needs the rows between."""
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        y = torch.cat([x, x * 2], 1)[:, 1 : x.shape[1] + 1]
+        return y @ y.transpose(1, 2)
+
+    x = torch.randint(-3, 4, (2, 20, 40)).to(torch.float16)
+    _, _, result, _ = measure(product, x)
+    torch.testing.assert_close(result.double(), product(x.double()), rtol=2**-9, atol=0)

@@ -18,7 +18,7 @@ from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops import optimisers, random, recurrent, resampling, scatters
 from torch_spyre.ops.convolution import convolution, convolution_backward
 from torch_spyre.ops.custom import matmul
-from torch_spyre.ops.resampling import averages
+from torch_spyre.ops.resampling import along_last_dims, averages
 
 aten = torch.ops.aten
 Decomposition = Callable[..., Any]
@@ -194,6 +194,19 @@ def _avg_pool2d_backward(
     return (wide / divisor if divisor else wide).to(grad.dtype)
 
 
+def _avg_pool3d_backward(
+    grad: Any, x: Any, kernel: Any, stride: Any, pad: Any, ceil_mode: bool, padded: bool, divisor: int | None
+) -> Any:
+    kernel, stride, pad = ((list(v) * 3 if len(v) == 1 else list(v)) for v in (kernel, stride or kernel, pad))
+    spread = []
+    for d in range(3):
+        size = (grad.shape[d - 3], x.shape[d - 3], kernel[d], stride[d], pad[d])
+        weights = _windows_1d(*size, padded, grad)
+        spread.append(((weights > 0).to(torch.float32) if divisor else weights).t())
+    wide = along_last_dims(grad.to(torch.float32), spread)
+    return (wide / divisor if divisor else wide).to(grad.dtype)
+
+
 def _addbmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """The sum over the batch is part of one product."""
     if not x.dtype.is_floating_point:
@@ -262,6 +275,7 @@ TABLE: dict[Any, Decomposition] = {
     aten.linspace.default: _linspace,
     aten.avg_pool2d.default: _avg_pool2d,
     aten.avg_pool2d_backward.default: _avg_pool2d_backward,
+    aten.avg_pool3d_backward.default: _avg_pool3d_backward,
     aten._cdist_backward.default: _cdist_backward,
     aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool2d_backward,
     aten.convolution.default: convolution,

@@ -7,6 +7,7 @@ cores that differ only in its digit do the same work, and each holds the result 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ REPLICA = "rep"
 Coords = tuple[Coord, ...]
 Split = tuple[tuple[str, int, int], ...]
 Steps = tuple[tuple[int, int, int], ...]  # (core stride, slices, device coordinates per slice)
+Box = tuple[tuple[int, int], ...]  # (start, extent) along each device dim, from the start of the slice
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Part:
     consts: tuple[int, ...]
     extents: tuple[int, ...]
     dense: bool  # the slice fills its box
+    written: tuple[Box, ...] = ()  # of several writers: where in the box each wrote; there may be holes between
 
     @property
     def elements(self) -> int:
@@ -105,7 +108,8 @@ def union(parts: Sequence[Part | None]) -> Part | None:
         if p is None or not p.dense or (p.cores, p.starts) != (first.cores, first.starts):
             return None
         extents = [max(e, c + n) for e, c, n in zip(extents, p.consts, p.extents, strict=True)]
-    return replace(first, consts=(0,) * len(extents), extents=tuple(extents))
+    boxes = dict.fromkeys(tuple(zip(p.consts, p.extents, strict=True)) for p in parts if p is not None)
+    return replace(first, consts=(0,) * len(extents), extents=tuple(extents), written=tuple(boxes))
 
 
 def holds(owner: Part, reader: Part) -> bool:
@@ -123,7 +127,23 @@ def holds(owner: Part, reader: Part) -> bool:
             return False
         if mine != yours and any(_start(mine, c) != _start(yours, c) for c in range(reader.cores)):
             return False
-    return True
+    return not owner.written or _covers(owner.written, tuple(zip(reader.consts, reader.extents, strict=True)))
+
+
+def _covers(written: Sequence[Box], wanted: Box) -> bool:
+    """Do the boxes together hold every element that is wanted? Boxes that overlap count only one by one."""
+    shares = [_common(box, wanted) for box in written]
+    whole = math.prod(n for _, n in wanted)
+    if max(shares) == whole:
+        return True
+    apart = all(not _common(a, b) for a, b in itertools.combinations(written, 2))
+    return apart and sum(shares) == whole
+
+
+def _common(a: Box, b: Box) -> int:
+    """Elements that two boxes share."""
+    spans = (min(s + n, t + m) - max(s, t) for (s, n), (t, m) in zip(a, b, strict=True))
+    return math.prod(max(span, 0) for span in spans)
 
 
 def _start(steps: Steps, core: int) -> int:
