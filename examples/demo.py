@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""make demo: SmolLM2 answers one question on the card, then the plan of its decoding step is shown."""
+"""make demo: SmolLM2 answers one question on the card, then the plan of its block is summed up (--plan: op by op)."""
 
 from __future__ import annotations
 
@@ -50,9 +50,12 @@ def show(records: list[torch_spyre.explain.KernelRecord], layers: int) -> None:
     console.print(table)
     console.print(
         f"\nOne graph for a prompt and one for a token serve all {layers} layers. Each has a plan for the first "
-        "layer,\nwhose input lies differently in memory, and one for the others. The last one, op by op:\n"
+        "layer,\nwhose input lies differently in memory, and one for the others.\n"
     )
-    console.print(records[-1].text(), markup=False, soft_wrap=True)
+    if "--plan" in sys.argv[1:]:
+        console.print(records[-1].text(), markup=False, soft_wrap=True)
+    else:
+        console.print("python examples/demo.py --plan shows the last one op by op: layouts, cores, where tensors live")
 
 
 def main() -> int:
