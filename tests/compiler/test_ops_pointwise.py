@@ -74,7 +74,7 @@ def test_functions_that_the_card_has_stay_whole(name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages, "plan", spy)
         patch.setattr("torch_spyre.runtime.cache.load", lambda entry: None)
-        call(torch.randn(3, 77, device="spyre"))
+        call(torch.randn(3, 77).to("spyre"))
     assert seen == [name]
 
 

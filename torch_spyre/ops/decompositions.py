@@ -43,7 +43,10 @@ def _here(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _guarded(ours: Decomposition, previous: Decomposition | None) -> Decomposition:
     @functools.wraps(ours)
     def decompose(*args: Any, **kwargs: Any) -> Any:
-        result = ours(*args, **kwargs) if _here(args, kwargs) else NotImplemented
+        here = _here(args, kwargs)
+        if here and ours is _keep:
+            return NotImplemented
+        result = ours(*args, **kwargs) if here else NotImplemented
         return previous(*args, **kwargs) if result is NotImplemented and previous is not None else result
 
     return decompose
