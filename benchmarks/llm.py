@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch._dynamo
 from common import Figure, finish, interleaved, machine_line
 
 from torch_spyre import _card
@@ -212,6 +213,8 @@ def main() -> int:
     def wanted(name: str) -> bool:
         return (name in QUICK or not args.quick) and (not args.only or any(word in name for word in args.only))
 
+    # All models share the code of one class: with the limit of 8 the last ones would silently run uncompiled.
+    torch._dynamo.config.recompile_limit = 64
     torch.set_num_threads(args.threads)
     _card.set_host_threads(args.threads)
     print(machine_line(), flush=True)
