@@ -147,7 +147,8 @@ class Call:
         try:
             expected = self.run()
         except RuntimeError as error:
-            if self.is_view:  # of an overlapping tensor, whose strides the copy does not have
+            # A view of an overlapping tensor, whose strides the copy does not have; or what only the card computes.
+            if self.is_view or "not implemented for 'Bool'" in str(error):
                 return
             raise Mismatch("harness", f"{self}: the CPU refuses: {error}") from error
         actual = leaves(got)

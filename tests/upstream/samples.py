@@ -50,11 +50,16 @@ def seeded() -> None:
 def samples(op: Any, dtype: torch.dtype, limit: int) -> Iterator[SampleInput]:
     """The op's samples on the CPU that the CPU can run; a long list is thinned evenly."""
     seeded()
-    found = [representable(x) if op.name == "to" else x for x in op.sample_inputs("cpu", dtype)]
+    found = [representable(x) if op.name == "to" else x for x in op.sample_inputs("cpu", dtype) if not drops(x)]
     step = max(1, -(-len(found) // min(limit, MAX_SAMPLES)))
     for sample in found[::step]:
         if on_card(sample):
             yield sample
+
+
+def drops(sample: SampleInput) -> bool:
+    """Attention with dropout: each device draws its own numbers, so there is nothing to compare."""
+    return bool(sample.kwargs.get("dropout_p"))
 
 
 def representable(sample: SampleInput) -> SampleInput:
