@@ -215,3 +215,15 @@ def test_a_checkpointed_block_draws_the_same_again() -> None:
     y = checkpoint(lambda x: F.dropout(torch.sin(x) + 2, 0.5) * torch.cos(x), x, use_reentrant=False)
     y.sum().backward()
     assert x.grad is not None and torch.equal(y.detach().cpu() != 0, x.grad.cpu() != 0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "spyre"])
+def test_saving_the_state_inside_compiled_code(device: str) -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        state = torch.spyre.get_rng_state()
+        result = x * 2
+        torch.spyre.set_rng_state(state)
+        return result
+
+    x = torch.arange(6.0)
+    assert torch.equal(torch.compile(doubled, dynamic=False)(x.to(device)).cpu(), x * 2)

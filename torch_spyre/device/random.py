@@ -39,18 +39,23 @@ def initial_seed(device: Any = "spyre") -> int:
     return _C.initial_seed(device_index(device))
 
 
+# Dynamo would trace the states as tensors of the graph, also in code that saves the states of all devices.
+@torch._disable_dynamo
 def get_rng_state(device: Any = "spyre") -> torch.Tensor:
     return _C.get_rng_state(device_index(device))
 
 
+@torch._disable_dynamo
 def set_rng_state(new_state: torch.Tensor, device: Any = "spyre") -> None:
     _C.set_rng_state(new_state, device_index(device))
 
 
+@torch._disable_dynamo
 def get_rng_state_all() -> list[torch.Tensor]:
     return [_C.get_rng_state(i) for i in range(_C.device_count())]
 
 
+@torch._disable_dynamo
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     for i, state in enumerate(new_states):
         _C.set_rng_state(state, i)
