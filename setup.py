@@ -66,7 +66,15 @@ def card_sources() -> list[Path]:
 
 # Files compiled as one unit: most of their compile time is the same PyTorch headers.
 UNITS = {
-    "python": ("bind_launch", "bind_layout", "bind_monitor", "errors", "module"),
+    "python": (
+        "bind_eager_buckets",
+        "bind_launch",
+        "bind_layout",
+        "bind_monitor",
+        "bind_recording",
+        "errors",
+        "module",
+    ),
     "kernels": ("copy", "device", "dma", "factory", "serialization"),
 }
 

@@ -61,7 +61,7 @@ class Contender:
         return self.kept[length]
 
     def run(self, ids: torch.Tensor, start: int, cache: Any) -> torch.Tensor:
-        positions = torch.arange(start, start + ids.shape[1], device=self.device)[None]
+        positions = torch.arange(start, start + ids.shape[1])[None].to(self.device)
         out = self.forward(input_ids=ids, position_ids=positions, past_key_values=cache, logits_to_keep=1)
         return out.logits[:, -1:].argmax(-1)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python benchmarks/llm_profile.py [--mode blocks] [--part decode]: where one step of SmolLM2-135M on the card goes.
 
-Kernels: host time of each kind of kernel call, summed over threads. Launches: their number times what a launch of a
+Kernels: CPU time of each kind of kernel call, summed over threads. Launches: their number times what a launch of a
 tiny kernel costs here. Python: a step that computes nothing (timing only), less its launches. The rest of the wall time
 is waiting: threads that wake, spin or are not scheduled.
 """

@@ -171,6 +171,9 @@ TABLE: tuple[Knob, ...] = (
          "run an eager op that the compiler refuses on the CPU; 0 raises UnsupportedOp", "runtime", "active"),
     Knob("generate_on_host", "SPYRE_GENERATE_ON_HOST", bool, True,
          "transformers' generate() keeps ids and masks, which grow with every token, on the host", "runtime", "active"),
+    Knob("replay_steps", "SPYRE_REPLAY_STEPS", bool, True,
+         "compile_blocks() replays the launches of a decoding step, without the Python of the model", "runtime",
+         "active"),
     Knob("launch_blocking", "SPYRE_LAUNCH_BLOCKING", bool, False,
          "wait for each launch, so that an error of the card is raised at the line that made it", "runtime", "active"),
     Knob("dump_spyre_code", "DUMP_SPYRE_CODE", bool, False,
@@ -268,6 +271,27 @@ def attach(config: ModuleType) -> None:
     """Called by `_inductor/config.py` when it is loaded: from then on it holds the compiler's values."""
     global _config
     _config = config
+    _watch(config)
+
+
+def _watch(config: ModuleType) -> None:
+    """Plans that are kept outside of Inductor's caches must know when a value changes."""
+
+    class Watched(type(config)):  # type: ignore[misc]
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            for listener in _listeners:
+                listener()
+
+    ModuleType.__setattr__(config, "__class__", Watched)
+
+
+_listeners: list[Callable[[], None]] = []
+
+
+def on_change(listener: Callable[[], None]) -> None:
+    """`listener` is called when a value of the compiler's config module was set, in the thread for which it was."""
+    _listeners.append(listener)
 
 
 @contextlib.contextmanager

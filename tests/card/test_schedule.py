@@ -102,6 +102,49 @@ def test_joined_cores_give_the_values(threads: int) -> None:
         np.testing.assert_array_equal(bench.launch()[1], x + 0.5)
 
 
+def products(cores: int, rows: int) -> bytes:
+    """Long products: cores with the same remainder share a weight; each then scales its own rows in its scratchpad."""
+    row, weight = WIDTH * 2, WIDTH * WIDTH * 2
+    at = CORE * (rows * row)
+    product = a.MatmulInst(
+        dims(rows, WIDTH, WIDTH),
+        lx(0, row, 2, 0, fmt=SEN169),
+        mem(0, at, row, 0, 2, fmt=SEN169),
+        mem(1, reg(1, weight), 0, 2, row, fmt=SEN169),
+    )
+    second = a.MatmulInst(
+        dims(rows, WIDTH, WIDTH),
+        mem(2, at, row, 2, 0, fmt=SEN169),
+        lx(0, row, 0, 2, fmt=SEN169),
+        mem(1, 0, 0, 2, row, fmt=SEN169),
+    )
+    scale = vop("mul", dims(rows, WIDTH), lx(0, row, 2, fmt=SEN169), lx(0, row, 2, fmt=SEN169), imm(0.5))
+    uneven = when(reg(1) + -2, vop("add", dims(rows, WIDTH), *[lx(0, row, 2, fmt=SEN169)] * 2, imm(1.0)))
+    body = [sop(1, Sop.MOD, CORE, 4), product, scale, *uneven, second]
+    size = cores * rows * row
+    return build(body, [(R, size), (R, 4 * weight), (W, size)], cores=cores, lx_bytes=rows * row)
+
+
+def test_products_of_cores_that_share_an_operand(threads: int) -> None:
+    """Joined products, the rest core after core: the bits of the first launch, fewer calls."""
+    cores, rows = 32, 64
+    rng = np.random.default_rng(3)
+    x = rng.integers(0x3A00, 0x3F00, (cores, rows, WIDTH)).astype(np.uint16)
+    signs = rng.integers(0, 2, (4, WIDTH, WIDTH)) << 15
+    weights = (rng.integers(0x3200, 0x3B00, signs.shape) | signs).astype(np.uint16)
+    bench = Bench(products(cores, rows), [x, weights, np.zeros_like(x)])
+    _card.count_kernel_times(True)
+    first = bench.launch()[2]
+    calls = [sum(row[2] for row in _card.kernel_times() if row[0] == "MATMUL")]
+    assert len(np.unique(first)) > 100
+    for _ in range(3):
+        _card.count_kernel_times(True)
+        np.testing.assert_array_equal(bench.launch()[2], first)
+        calls.append(sum(row[2] for row in _card.kernel_times() if row[0] == "MATMUL"))
+    _card.count_kernel_times(False)
+    assert calls[0] == 2 * cores and calls[1] <= cores and len(set(calls[1:])) == 1
+
+
 def test_a_failure_keeps_its_place(threads: int) -> None:
     """An index out of range on core 2: the same message from the first launch and from the schedule; no later phase."""
     index = np.array([0, 1, 9, 9], np.int32)

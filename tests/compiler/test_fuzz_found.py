@@ -89,3 +89,58 @@ def test_along_a_dim_that_a_reshape_joined(op: str) -> None:
 def test_repeats_of_a_tensor_that_starts_inside_a_stick(n: int, start: int) -> None:
     x = half(n + 9).narrow(0, start, n)
     check(lambda x: (x.repeat([3]), x.repeat([2, 2]) * 2), x)
+
+
+def test_order_of_nothing() -> None:
+    """The k largest along one dim of a tensor that is empty along another."""
+    x = half(5, 3, 0)
+    values, places = check(lambda x: torch.topk(x, 2, 0), x)
+    assert values.shape == places.shape == (2, 3, 0)
+    check(lambda x: (*torch.topk(x[0, 0], 0), *torch.topk(x.sum(), 1), *torch.topk(x[:, :, :1].sum(-1), 0, 1)), x)
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_quotients_are_rounded_to_whole_numbers_before_they_are_stored(mode: str, dtype: torch.dtype) -> None:
+    """27.99 is 28 in 16 bits."""
+    x, y = (torch.randn(40, 70) * 20).to(dtype).to("spyre"), (torch.rand(40, 70) + 0.5).to(dtype).to("spyre")
+    check(lambda x, y: (torch.div(x, y, rounding_mode=mode), torch.div(x, 0.375, rounding_mode=mode)), x, y)
+    assert x.dtype == torch.div(x, y, rounding_mode=mode).dtype
+
+
+def test_the_gradient_of_a_mean_is_divided_and_not_multiplied() -> None:
+    """By 511, not by the nearest number to 1/511."""
+    x, w = torch.randn(511, 65).to("spyre"), torch.randn(65).to("spyre")
+
+    def gradient(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad((x.requires_grad_().mean(0) * w).sum(), x)[0]
+
+    compiled = torch.compile(lambda x, w: (x.mean(0) * w).sum(), dynamic=False)
+    want = gradient(x, w)
+    assert torch.equal(torch.autograd.grad(compiled(x, w), x)[0].cpu(), want.cpu())
+    assert torch.equal(want.cpu(), (w.cpu() / 511).expand(511, 65))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_that_become_elements_are_of_the_element_type(dtype: torch.dtype) -> None:
+    """0.001 is not a number of fp16 or bf16. Filled in place or in a graph, or copied from the host, it is one value."""
+    x = torch.ones(4, 70).to(dtype).to("spyre")
+
+    def filled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mask = x > 0
+        return (
+            torch.full_like(x, 0.001),
+            x.masked_fill(mask, 0.001),
+            torch.where(mask, 0.001, x),
+            x.clone().fill_(0.001),
+        )
+
+    want = torch.full((4, 70), 0.001, dtype=dtype).to("spyre").float().cpu()
+    for result in [*filled(x), *torch.compile(filled, dynamic=False)(x)]:
+        assert torch.equal(result.float().cpu(), want)
+
+
+def test_steps_with_a_number_promote_all_operands() -> None:
+    x, y = torch.arange(6, dtype=torch.int32).to("spyre"), half(6)
+    (result,) = check(lambda x, y: torch.addcmul(x, x, y, value=0.5), x, y)
+    assert result.dtype == torch.float16

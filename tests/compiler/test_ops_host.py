@@ -28,7 +28,6 @@ def fresh() -> Iterator[None]:
 HOST = {
     "lgamma": torch.lgamma,
     "i0": torch.i0,
-    "mode": lambda x: x.mode(1).values,
     "nonzero": lambda x: (x > 0).nonzero(),
     "mask": lambda x: x[x > 0],
 }
@@ -49,10 +48,10 @@ def test_counted_and_right(name: str, mode: str) -> None:
 def test_an_op_that_pytorch_cannot_trace_does_not_compile_itself() -> None:
     done: list[torch.Tensor] = []
     x = torch.randn(5, 70)
-    work = threading.Thread(target=lambda: done.append(x.to("spyre").logcumsumexp(1).cpu()), daemon=True)
+    work = threading.Thread(target=lambda: done.append(x.to("spyre").histogram(9).hist.cpu()), daemon=True)
     work.start()
     work.join(60)
-    assert done and torch.allclose(done[0], x.logcumsumexp(1), atol=1e-5)
+    assert done and torch.equal(done[0], x.histogram(9).hist)
 
 
 def test_random_numbers_in_compiled_graphs_come_from_the_device() -> None:

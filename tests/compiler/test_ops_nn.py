@@ -72,6 +72,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         lambda x: F.cross_entropy(x, torch.arange(5, device=x.device)),
         (floats(5, 10),),
     ),
+    "conv_transpose1d_padded_beyond_the_stride": (
+        lambda x, w: F.conv_transpose1d(x, w, stride=2, output_padding=2, dilation=3),
+        (LINE, floats(6, 8, 3)),
+    ),
 }
 
 
@@ -161,3 +165,10 @@ def test_a_small_model_learns(optimizer: str, mode: str) -> None:
         stepper.step()
         losses.append(loss.item())
     assert losses[-1] < 0.6 * losses[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_maximum_pooling_of_whole_numbers(mode: str) -> None:
+    """The neutral element of int64 has no place on the card; the values have."""
+    values = torch.randint(-9, 9, (2, 3, 7, 8), generator=generator)
+    check(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), values, mode=mode)

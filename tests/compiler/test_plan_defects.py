@@ -2,15 +2,14 @@
 # pytest tests/compiler/test_plan_defects.py
 """Programs on which a known planner for this card goes wrong; ours must get each of them right.
 
-Defects of planning in general have their tests elsewhere: overlapping live ranges, lost coordinates and LX reads of
-what another core wrote in test_planner.py; splits dearer than the default and dims that only even divisors cut in
-test_plan_division.py; intermediates that leave the scratchpad in test_plan_residency.py; the number of a mask constant
-in test_sdsc_liberal.py and test_sdsc_roundtrip.py.
+The last section of docs/planner.md has a table of the defects and their tests, here and in other files.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -133,8 +132,10 @@ def test_a_pool_is_as_large_as_its_extent() -> None:
     """What lives at one time may fit where the addresses do not; then a request is refused, never placed outside."""
     requests = [Request("a", 256, 0, 1), Request("b", 256, 0, 9), Request("c", 512, 2, 3)]
     addresses, extent = place(requests, 768)
+    assert addresses.keys() == {"a", "b", "c"} and extent <= 768
     assert all(at + {"a": 256, "b": 256, "c": 512}[name] <= 768 for name, at in addresses.items())
-    assert extent <= 768
+    addresses, extent = place([*requests, Request("d", 768, 5, 6)], 768)  # b lives all along
+    assert not {"b", "d"} <= addresses.keys() and extent <= 768
 
 
 def test_the_table_of_a_gather_begins_at_the_same_place_on_every_core() -> None:
@@ -234,6 +235,30 @@ def test_a_causal_mask_is_no_tensor_from_the_host() -> None:
         got, plan = compiled(fn, *(t.to("spyre") for t in (q, k, v)))
     close(got, fn(q.double(), k.double(), v.double()), 8)
     assert len([b for b in plan.graph.buffers.values() if b.kind == "input"]) == 3
+
+
+def test_attention_scales_once() -> None:
+    """The scale is a factor of the scores, not one of the queries and one of the keys."""
+    q, k, v = (half(1, 4, 96, 64) for _ in range(3))
+    sdpa = functional.scaled_dot_product_attention
+    got, plan = compiled(lambda q, k, v: sdpa(q, k, v, scale=0.3), *(t.to("spyre") for t in (q, k, v)))
+    close(got, sdpa(q.double(), k.double(), v.double(), scale=0.3), 8)
+    assert [op.op for op in plan.kernel.ops].count("mul") <= 1
+
+
+def test_the_table_of_defects_names_tests_that_exist() -> None:
+    """Every defect of the table has one; `::name` stands for the file before it."""
+    here = Path(__file__).parent
+    table = (here.parents[1] / "docs" / "planner.md").read_text().split("## Defects that ours must not have")[1]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 20
+    for _, _, tests, _ in rows:
+        file = ""
+        named = re.findall(r"`([\w.]*)::(\w+)`", tests)
+        assert named
+        for given, name in named:
+            file = given or file
+            assert f"def {name}(" in (here / file).read_text(), f"{file}::{name}"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from torch_spyre._C import SpyreTensorLayout, get_spyre_tensor_layout
 from torch_spyre._inductor.passes import dedup, layout_search, layouts, pieces, views
 from torch_spyre._inductor.passes.layouts import from_stl
 from torch_spyre._inductor.tilegraph.graph import Graph
+from torch_spyre.errors import UnsupportedOp
 
 
 def half(*size: int) -> torch.Tensor:
@@ -62,6 +63,25 @@ def test_choices_are_explained_with_their_prices() -> None:
     _, _, found = prices(graph_of(widened, half(512, 1024), torch.randn(1024, 512)))
     notes = [line for line in layouts.explain(found) if "restickify" in line]
     assert any("above n0_dl16tofp32 -" in line and line.endswith(" us") for line in notes)
+
+
+@pytest.mark.parametrize("error", [layouts.Rejected, AssertionError, UnsupportedOp])
+def test_only_a_rejected_choice_is_passed_over(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other failure under a choice is a defect of the compiler, which must not end in a slower plan and silence."""
+    graph = graph_of(widened, half(512, 1024), torch.randn(1024, 512))
+    assign = layouts.assign
+
+    def failing(graph: Graph, choices: object = None) -> Graph:
+        if choices:
+            raise error("under a choice")
+        return assign(graph)
+
+    monkeypatch.setattr(layout_search, "assign", failing)
+    if error is layouts.Rejected:
+        assert copies(layout_search.run(graph)) == ["float32"]
+    else:
+        with pytest.raises(error, match="under a choice"):
+            layout_search.run(graph)
 
 
 def test_readers_share_one_restickify() -> None:
@@ -109,7 +129,48 @@ def test_layers_choose_alike() -> None:
 
     graph = graph_of(fn, half(256, 512), torch.randn(512, 256))
     greedy, best, _ = prices(graph)
-    assert len(graph.nodes) > layout_search._SAMPLE and best < greedy
+    assert len(graph.nodes) > layout_search._WINDOW and best < greedy
+
+
+def late(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Nothing to re-lay in the first two hundred nodes."""
+    y = x
+    for i in range(100):
+        y = torch.tanh(y) * (1 + i / 64)
+    return widened(y, z)
+
+
+def test_the_end_of_a_long_graph_is_searched() -> None:
+    graph = graph_of(late, half(256, 512), torch.randn(512, 256))
+    place = next(i for i, n in enumerate(graph.nodes) if n.op == "dl16tofp32")
+    greedy, best, found = prices(graph)
+    assert place > layout_search._WINDOW and copies(found) == ["float16"] and best < greedy
+
+
+def test_work_is_bounded_by_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of many sizes: as many nodes are laid out as are allowed, and the plan is still whole."""
+
+    def fn(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        total = z[:1, :1]
+        for i in range(1, 40):
+            total = total + widened(x[: 3 * i, : 64 + i], z[: 64 + i, : 3 * i]).sum()
+        return total
+
+    laid = []
+    original = layouts.assign
+
+    def counted(graph: Graph, choices: object = None) -> Graph:
+        laid.append(len(graph.nodes))
+        return original(graph, choices)  # type: ignore[arg-type]
+
+    graph = graph_of(fn, half(130, 128), torch.randn(128, 130))
+    monkeypatch.setattr(layout_search, "assign", counted)
+    monkeypatch.setattr(layout_search.Work, "__init__", lambda self, left=800: setattr(self, "left", left))
+    found = layout_search.run(graph.clone())
+    nodes = len(graph.nodes)
+    assert nodes > layout_search._WINDOW
+    assert 800 < sum(laid) <= 800 + layout_search._WINDOW + (layout_search._WINDOWS + 1) * nodes
+    assert all(b.layout for n in found.nodes for b in [found.buffers[n.output.buffer]])
 
 
 @pytest.mark.parametrize("fn", [widened])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import oracle
 import pytest
@@ -148,6 +149,12 @@ def test_the_page_holds_a_plot() -> None:
     text = report.page_of([_compare(Overflow)])
     assert text.count("<polyline") > 3 and "layers.2: " in text and " saturated, 0 NaN" in text
     assert "<h2>eager: findings</h2>" in text
+    # Well-formed once the one tag without an end is closed, and nothing is loaded from elsewhere.
+    whole = ElementTree.fromstring(text.removeprefix("<!doctype html>").replace("<meta charset='utf-8'>", ""))
+    assert whole.find("body/svg") is not None
+    attributes = {name for element in whole.iter() for name in element.attrib}
+    assert not attributes & {"src", "href"} and not {e.tag for e in whole.iter()} & {"script", "link", "img", "iframe"}
+    assert "url(" not in text and "@import" not in text
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ other experts stood between them. `-m slow` runs real widths.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,9 +93,13 @@ def test_weights_are_numbers_of_both_formats() -> None:
         assert torch.equal(p.double(), torch.from_numpy(oracle.round_dl16(p)))
 
 
-def test_the_table_has_a_line_per_model_and_mode() -> None:
-    chosen = [PRIORITY["vit-base"]]
-    text = table.page(table.measure(chosen, [("eager", "tiny")]), chosen)
+def test_the_table_has_a_line_per_model_and_mode(tmp_path: Path) -> None:
+    chosen, kept = [PRIORITY["vit-base"]], tmp_path / "rows.json"
+    rows = table.measure(chosen, [("eager", "tiny")], kept)
+    text = table.page(rows, chosen)
     assert "## Eager, tiny widths" in text
     assert "| vit-base | 1 of 12 |" in text and "| none |" in text
     assert "| vit-base | 12 layers, width 768," in text
+    assert table.measure(chosen, [("eager", "tiny")], kept, missing=False) == rows, "a stopped run goes on"
+    changed = dataclasses.replace(chosen[0], tiny={**chosen[0].tiny, "num_hidden_layers": 2})
+    assert not table.measure([changed], [("eager", "tiny")], kept, missing=False), "a row of other figures is stale"

@@ -10,6 +10,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -30,18 +31,40 @@ def _example() -> ModuleType:
 
 
 example = _example()
-STEPS = 24
+STEPS, MANY = 24, 300
 SMALL = example.Size(width=128, layers=2, heads=4, context=32, batch=4)
 
 
+Curves = tuple[Tensor, Tensor]
+
+
+def _curves(steps: int, size: Any) -> Curves:
+    """Losses on the CPU in fp32, and with its own autocast to bf16."""
+    plain, rounded = (example.train("cpu", steps, dtype, size=size) for dtype in (torch.float32, torch.bfloat16))
+    return torch.tensor(plain), torch.tensor(rounded)
+
+
 @pytest.fixture(scope="module")
-def reference() -> list[float]:
-    return example.train("cpu", STEPS, size=SMALL)
+def few_steps() -> Curves:
+    return _curves(STEPS, SMALL)
 
 
-# Relative difference of one step's loss. Gradients are sums over 128 tokens of products with relative errors of 2^-10,
-# so a loss near 3 moves by less than a thousandth in few steps; over hundreds the two runs part like any two seeds.
-_CLOSE = 2e-3
+@pytest.fixture(scope="module")
+def many_steps() -> Curves:
+    return _curves(MANY, example.Size())
+
+
+def _assert_follows(found: Tensor, curves: Curves, window: int) -> None:
+    """The losses differ from those of fp32 by at most twice what bf16 on the CPU makes them differ.
+
+    Every step adds rounding errors, and training multiplies those of earlier steps, so that no bound from the format
+    alone holds for long; another run with known errors shows by how much. DL16 has two bits more than bf16: a quarter
+    of the difference is expected while differences grow, and as much once both runs have parted from the first, where
+    chance decides; twice that is more than chance. Root mean square of each `window` steps.
+    """
+    plain, rounded = curves
+    ours, theirs = (((x - plain) / plain).unflatten(0, (-1, window)).square().mean(1).sqrt() for x in (found, rounded))
+    assert (ours <= 2 * theirs).all(), (ours, theirs)
 
 
 _LATER = pytest.mark.slow
@@ -56,11 +79,10 @@ _LATER = pytest.mark.slow
         pytest.param("bf16", False, marks=_LATER),
     ],
 )
-def test_the_loss_follows_the_cpu(reference: list[float], dtype: str, compiled: bool) -> None:
+def test_the_loss_follows_the_cpu(few_steps: Curves, dtype: str, compiled: bool) -> None:
     fallbacks.reset()
-    found = example.train("spyre", STEPS, example.DTYPES[dtype], compiled, SMALL)
-    worst = max(abs(a - b) / b for a, b in zip(found, reference, strict=True))
-    assert worst < _CLOSE, f"{worst:.2e}"
+    found = torch.tensor(example.train("spyre", STEPS, example.DTYPES[dtype], compiled, SMALL))
+    _assert_follows(found, few_steps, 8)
     assert found[-1] < 0.75 * found[0]
     assert not torch_spyre.report(), torch_spyre.report()
 
@@ -69,15 +91,12 @@ def test_the_loss_follows_the_cpu(reference: list[float], dtype: str, compiled: 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_hundreds_of_steps(dtype: str, compiled: bool) -> None:
-    steps = 300
-    reference = torch.tensor(example.train("cpu", steps))
-    found = torch.tensor(example.train("spyre", steps, example.DTYPES[dtype], compiled))
-    # Means of 20 steps: single steps of two runs that have parted differ by the noise of their batches.
-    want, got = (x.unflatten(0, (-1, 20)).mean(1) for x in (reference, found))
-    assert ((got - want).abs() / want).max() < 0.1
-    assert got[-1] < 0.25 * got[0]
-    assert not torch_spyre.report()
+def test_hundreds_of_steps(many_steps: Curves, dtype: str, compiled: bool) -> None:
+    fallbacks.reset()
+    found = torch.tensor(example.train("spyre", MANY, example.DTYPES[dtype], compiled))
+    _assert_follows(found, many_steps, 20)
+    assert found[-20:].mean() < 0.05 * found[:20].mean()
+    assert not torch_spyre.report(), torch_spyre.report()
 
 
 def test_autocast_casts_matmuls_and_keeps_norms() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_spyre import knobs
+from torch_spyre import _C, knobs
 from torch_spyre.ops import eager, eager_cache
 
 RUN = """
@@ -63,6 +63,15 @@ def test_a_recalled_op_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     eager.compile_op(torch.ops.aten.neg.default, (x,), {})
     monkeypatch.setattr(eager, "_compile", None)
     eager.compile_op(torch.ops.aten.neg.default, (x,), {})
+
+
+def test_a_recalled_op_takes_numbers_at_launch() -> None:
+    x = torch.ones(5, 64, dtype=torch.float16).to("spyre")
+    calls = (lambda: torch.lerp(x, x * 3, 0.25), lambda: torch.add(x, x, alpha=0.5), lambda: torch.addcmul(x, x, x))
+    first = [call().cpu() for call in calls]
+    _C.clear_eager_cache()
+    for call, want in zip(calls, first, strict=True):
+        assert torch.equal(call().cpu(), want)
 
 
 def test_the_cache_stays_where_it_is_when_inductor_starts(monkeypatch: pytest.MonkeyPatch) -> None:

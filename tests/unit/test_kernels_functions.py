@@ -162,6 +162,16 @@ def test_functions_are_within_one_ulp(op: str) -> None:
     assert error[worst] <= 1.0, [x[ok][worst] for x in ins]
 
 
+@pytest.mark.parametrize("op", sorted({*EXACT, *FUNCTIONS}))
+def test_many_elements_give_what_few_give(op: str) -> None:
+    """A table answers for many; small pieces compute each. All codes, on every ISA."""
+    if ARITY[op] != 1:
+        pytest.skip("a function of several numbers")
+    codes = np.arange(65536).astype(np.uint16)
+    few = np.concatenate([run_op(op, [piece], SEN169) for piece in np.split(codes, 16)])
+    assert same_bits(run_op(op, [codes], SEN169), few)
+
+
 def test_fma_rounds_once() -> None:
     rng = np.random.default_rng(3)
     a, b = (rng.standard_normal(4000).astype(np.float32) for _ in range(2))

@@ -109,6 +109,28 @@ def test_any_layout(data: st.DataObject) -> None:
     check(rng, batch, (m, n, k), formats, accumulate, special=data.draw(st.booleans()))
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("shared", [(0,), (2,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("m", [1, 5, 17])
+def test_batches_that_share_the_second_operand(m: int, shared: tuple[int, ...], accumulate: bool) -> None:
+    """They count as rows of one product; with sums that start from C they may not."""
+    rng = np.random.default_rng(m)
+    batch, n, k = (2, 3, 4), 70, 100
+    of_b = tuple(1 if d in shared else e for d, e in enumerate(batch))
+    a, _, c, av, _ = operands(rng, batch, (m, n, k), (SEN169, SEN169, FP32), False)
+    _, b, _, _, bv = operands(rng, of_b, (1, n, k), (SEN169, SEN169, FP32), False)
+    b.maps = [(0, 0, 0) if d in shared else x for d, x in enumerate(b.maps)]
+    start = rng.standard_normal((*batch, m, n, 1)).astype(np.float32)
+    whole = np.broadcast_to(bv, (*batch, k, n))
+    expected = model(av, whole, start[..., 0] if accumulate else None)
+    for name in ISAS:
+        kernels.set_isa(name)
+        c.write(start)
+        kernels.matmul((*batch, m, n, k), c, a, b, accumulate)
+        assert same_bits(c.read((*batch, m, n, 1))[..., 0], expected), name
+    kernels.set_isa(None)
+
+
 def stick(rows: int, columns: int, values: NDArray) -> View:
     """[columns/64][rows][64], the layout of a weight."""
     view = View(np.zeros(rows * columns * 2, np.uint8), SEN169, [(0, 128, 0), (64, 2, rows * 128)])

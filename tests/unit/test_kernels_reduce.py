@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_api import FP32, INT32, SEN169, Kernels, dense, from_fp32, same_bits, to_fp32
+from kernel_api import DTYPE, FP32, INT32, SEN169, Kernels, View, dense, from_fp32, on_every_isa, same_bits, to_fp32
 from kernel_maps import random_view
 from numpy.typing import NDArray
 
@@ -109,6 +109,30 @@ def test_rows_and_columns(n: int, mask: int) -> None:
             kernels.reduce("sum", shape, mask, out, x)
             assert same_bits(np.frombuffer(out.buffer.tobytes(), np.float32), expected)
     kernels.set_isa(None)
+
+
+@pytest.mark.parametrize("fmt", [SEN169, FP32])
+@pytest.mark.parametrize("lanes", [32, 64, 96])
+@pytest.mark.parametrize("n", [64, 96, 192, 512, 576, 960])
+def test_rows_made_of_sticks(n: int, lanes: int, fmt: int) -> None:
+    """Runs of half a row, of a row and of neither, at even distances."""
+    rows, rng = 5, np.random.default_rng(n + lanes)
+    size = np.dtype(DTYPE[fmt]).itemsize
+    x = View(
+        np.zeros(rows * (n + lanes) * size, np.uint8), fmt, [(0, lanes * size, 0), (lanes, size, rows * lanes * size)]
+    )
+    x.write(from_fp32(rng.standard_normal((rows, n)).astype(np.float32), fmt))
+    values = to_fp32(x.read((rows, n)), fmt)
+    for op in JOIN:
+        expected = from_fp32(ordered(op, values), FP32)
+
+        def run(op: str = op) -> NDArray:
+            out = dense(np.zeros(rows), FP32)
+            out.maps = [(0, 4, 0), (0, 0, 0)]
+            kernels.reduce(op, (rows, n), 2, out, x)
+            return np.frombuffer(out.buffer.tobytes(), np.float32)
+
+        assert same_bits(on_every_isa(run), expected), op
 
 
 def test_sum_is_close_to_float64() -> None:

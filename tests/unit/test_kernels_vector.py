@@ -176,6 +176,44 @@ def test_any_mix_of_formats_and_maps(data: st.DataObject) -> None:
     assert same_bits(got, untouched)  # nothing else was written
 
 
+@pytest.mark.parametrize("constant", [(), (0,), (1,), (2,), (0, 1), (1, 2)])
+def test_select_moves_every_code(constant: tuple[int, ...]) -> None:
+    """All codes as condition and as values, rows of 70; constants are fp32, one for all rows or one for each."""
+    rng = np.random.default_rng(len(constant))
+    shape = (937, 70)
+    for per_row in (False, True):
+        ins, seen = [], []
+        for k in range(3):
+            x = rng.permutation(np.resize(np.arange(65536), shape[0] * shape[1])).reshape(shape).astype(np.uint16)
+            view = dense(x, SEN169)
+            if k in constant:
+                column = values(rng, shape[0])[:, None] if per_row else values(rng, 1)[:, None]
+                view = dense(column, FP32)
+                view.maps = [(0, 4 if per_row else 0, 0), (0, 0, 0)]
+                x = np.broadcast_to(column, shape)
+            ins.append(view)
+            seen.append(to_fp32(x, view.format))
+        expected = from_fp32(np.where(seen[0] != 0, seen[1], seen[2]), SEN169)
+
+        def run(ins: list[View] = ins) -> NDArray:
+            out = dense(np.zeros(shape), SEN169)
+            kernels.vector_op("select", shape, out, *ins)
+            return out.read(shape)
+
+        assert same_bits(on_every_isa(run), expected)
+
+
+def test_integer_comparison_with_a_bool_result() -> None:
+    x = np.random.default_rng(5).integers(-2, 3, (40, 130)).astype(np.int32)
+
+    def run() -> NDArray:
+        out = dense(np.zeros(x.shape), SEN169)
+        kernels.vector_op("ne", x.shape, out, dense(x, INT32), scalar(0, 2, INT32), compute=1)
+        return out.read(x.shape)
+
+    assert same_bits(on_every_isa(run), from_fp32((x != 0).astype(np.float32), SEN169))
+
+
 def test_in_place() -> None:
     x = from_fp32(np.linspace(-3, 3, 777).astype(np.float32), SEN169)
     for name in ISAS:

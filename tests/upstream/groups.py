@@ -65,7 +65,8 @@ GROUPS = {
 
 # Values are computed, not moved: the card may round once where the host rounds in steps.
 COMPUTED = {
-    "linspace", "logspace", "arange", "index_add", "scatter_add", "index_put", "put", "half", "bfloat16", "to",
+    "linspace", "logspace", "arange", "index_add", "scatter", "scatter_add", "index_put", "put", "half",
+    "bfloat16", "to",
     "signal.windows.bartlett", "signal.windows.hamming", "signal.windows.hann",
 }  # fmt: skip
 # PyTorch wants the tensors among these ops' arguments on the host, whatever the device.

@@ -2,8 +2,9 @@
 # python tests/upstream/make_op_table.py [--shard 1/4] [--again] [class or op ...]
 """Runs the ops of op_list.py and writes op_table.json; prints the pass rates.
 
-Every finished op is kept in .op_table/, one file each, so that a stopped run goes on where it was and shards can run
-on several machines; `--again` forgets what is kept for the ops it runs.
+Every finished op is kept in .op_table/, one file each with the messages of its failed samples, so that a stopped run
+goes on where it was, shards can run on several machines, and a reason can be worded anew without a run. Names run in
+the order given; `--again` forgets what is kept for the ops it runs.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def run_op(kind: str, case: str) -> str:
     op = next(o for o in op_list.infos(kind) if case_name(o) == case)
     start, rows = time.time(), []
     for dtype, mode in op_list.runs(op):
-        rows.append(op_table.measure(kind, op, dtype, mode, "spyre")[0])
-    kept(case).write_text(json.dumps([asdict(r) for r in rows]))
-    bad = [f"{r.dtype} {r.mode}: {r.gap}" for r in rows if not r.good]
+        rows.append(op_table.measure(kind, op, dtype, mode, "spyre"))
+    kept(case).write_text(json.dumps([{**asdict(row), "reasons": reasons} for row, reasons in rows]))
+    bad = [f"{r.dtype} {r.mode}: {r.gap}" for r, _ in rows if not r.good]
     return f"{kind} {case}: {len(rows) - len(bad)} of {len(rows)} rows, {time.time() - start:.0f} s" + "".join(
         f"\n    {text[:300]}" for text in bad
     )
@@ -53,14 +54,18 @@ def _run_case(case: tuple[str, str]) -> str:
 
 
 def merge() -> list[Any]:
+    """What is kept, over what the table has; rows that op_list.py no longer names go."""
     import op_table
 
     rows = op_table.load()
     for file in KEPT.glob("*.json"):
         for row in json.loads(file.read_text()):
+            reasons = row.pop("reasons")
             made = op_table.Row(**row)
+            made.gap = op_table.why(made, reasons)
             rows[made.key] = made
-    return list(rows.values())
+    wanted = op_table.wanted()
+    return [row for key, row in rows.items() if key in wanted]
 
 
 def main() -> None:
@@ -77,11 +82,12 @@ def main() -> None:
 
     KEPT.mkdir(exist_ok=True)
     number, count = map(int, options.shard.split("/"))
-    names = set(options.names)
-    cases = [(k, c) for k, c in op_list.every_case() if not names or {k, c} & names][number - 1 :: count]
+    every = op_list.every_case()
+    named = [(k, c) for name in options.names for k, c in every if name in (k, c)]
+    cases = list(dict.fromkeys(named if options.names else every))[number - 1 :: count]
     todo = [(k, c) for k, c in cases if options.again or not kept(c).exists()]
     # A fresh process now and then: every compiled graph stays in memory.
-    with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=20) as pool:
+    with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=50) as pool:
         for line in pool.imap_unordered(_run_case, todo):
             print(line, flush=True)
     rows = merge()

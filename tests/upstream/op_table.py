@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from groups import case_name
 from op_checks import Refused, check_backward, check_forward
-from op_list import GAPS, SAMPLES
+from op_list import BACKWARD_SAMPLES, CLASSES, GAPS, SAMPLES, infos, runs
 from samples import describe, samples
 
 from torch_spyre.ops import fallbacks
@@ -46,7 +46,8 @@ def measure(kind: str, op: Any, dtype: torch.dtype, mode: str, device: str, limi
     reasons: list[str] = []
     fallbacks.reset()
     differentiable = op.supports_autograd and dtype in (torch.float16, torch.float32)
-    for sample in samples(op, dtype, limit or SAMPLES[mode]):
+    # op_db has simple samples first: where only some are differentiated, it is the last ones.
+    for sample in reversed(list(samples(op, dtype, limit or SAMPLES[mode]))):
         try:
             check_forward(op, sample, device, mode)
             row.forward = [row.forward[0] + 1, row.forward[1] + 1]
@@ -56,7 +57,7 @@ def measure(kind: str, op: Any, dtype: torch.dtype, mode: str, device: str, limi
             row.forward[0] += 1
             reasons.append(describe(error))
             continue
-        if not differentiable:
+        if not differentiable or row.backward[0] == BACKWARD_SAMPLES[mode]:
             continue
         try:
             if check_backward(op, sample, device, mode):
@@ -65,17 +66,30 @@ def measure(kind: str, op: Any, dtype: torch.dtype, mode: str, device: str, limi
             row.backward[0] += 1
             reasons.append(f"backward: {describe(error)}")
     row.host = sorted(r.op for r in fallbacks.report())
-    row.gap = why(op.name, reasons)
+    row.gap = why(row, reasons)
     return row, reasons
 
 
-def why(op: str, reasons: list[str]) -> str:
+def why(row: Row, reasons: list[str]) -> str:
     """The known reasons of the failed samples, else the messages themselves."""
 
     def known(text: str) -> str:
-        return next((reason for name, part, reason in GAPS if name in ("", op) and part in text), text)
+        found = (
+            gap for op, dtype, part, gap in GAPS if op in ("", row.op) and dtype in ("", row.dtype) and part in text
+        )
+        return next(found, text)
 
     return "; ".join(sorted({known(text) for text in reasons}))[:600]
+
+
+def wanted() -> set[tuple[str, str, str]]:
+    """The keys of a whole table."""
+    return {
+        (case_name(op), str(dtype).removeprefix("torch."), mode)
+        for kind in CLASSES
+        for op in infos(kind)
+        for dtype, mode in runs(op)
+    }
 
 
 def load(path: Path = PATH) -> dict[tuple[str, str, str], Row]:

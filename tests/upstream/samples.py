@@ -50,7 +50,8 @@ def seeded() -> None:
 def samples(op: Any, dtype: torch.dtype, limit: int) -> Iterator[SampleInput]:
     """The op's samples on the CPU that the CPU can run; a long list is thinned evenly."""
     seeded()
-    found = [representable(x) if op.name == "to" else x for x in op.sample_inputs("cpu", dtype) if not drops(x)]
+    converts = op.name == "to" or op.variant_test_name == "with_dtype"
+    found = [representable(x) if converts else x for x in op.sample_inputs("cpu", dtype) if not drops(x)]
     step = max(1, -(-len(found) // min(limit, MAX_SAMPLES)))
     for sample in found[::step]:
         if on_card(sample):

@@ -214,9 +214,11 @@ class DynamicKernel:
             wanted = [call.space.extent(n) for n in self._dims(name)[0]]
             if room is not None and all(r >= w for r, w in zip(room, wanted, strict=True)):
                 call.roomy.add((i, layout, offset))
-            elif name not in self._written and dense(args[i]):
+            elif name not in self._written and self._movable(args[i]):
                 result[i] = self._moved(call, name, args[i])
         return result
+
+    _movable = staticmethod(dense)
 
     @functools.cached_property
     def _written(self) -> set[str | None]:
@@ -269,7 +271,9 @@ class DynamicKernel:
                 if room is None:
                     raise NotBucketed(f"{given.name} is a view into another storage")
             room = [int(n) if n.is_Integer else room[d] if room else 0 for d, n in enumerate(size)]
-            shapes[given.name] = self._shape(given.name, room, call.values)
+            shapes[given.name] = shape = self._shape(given.name, room, call.values)
+            if i in self.varying and args[i].storage_offset() >= shape.inner(call.space.low):
+                raise NotBucketed(f"{given.name} begins at a place that depends on a size")
         for step in self.recipe.steps:
             if step.target is None:
                 shapes[step.name] = self._own_shape(call, step.name)
@@ -290,7 +294,7 @@ class DynamicKernel:
                 extents, strides, *rest = described
                 described = (extents, tuple(shapes[given.name].translated(strides, extents, call.values, False)), *rest)
             inputs.append(described)
-        key = (self.joined, tuple(call.space.capacity.values()), tuple(inputs))
+        key = (self.joined, tuple(call.space.capacity.values()), tuple(call.space.top.values()), tuple(inputs))
         found = self.variants.get(key)
         if found is None:
             found = self._loaded(call.space, shapes, inputs)
@@ -318,9 +322,7 @@ class DynamicKernel:
     ) -> tuple[cache.CachedKernel, tuple[sympy.Expr, ...]]:
         recipe, n = self.recipe, len(self.recipe.given)
         symbols = [()] * len(recipe.symbols)
-        rooms = [(name, s.room) for name, s in shapes.items()]  # which also tell joined dims from others
-        rule = f"{self.json}{[(str(e), c) for e, c in space.capacity.items()]}{rooms}{filled}"
-        entry = cache.key(rule, [*inputs, *symbols])
+        entry = self._entry(space, shapes, inputs, filled)
         found = None if inspect.active() else cache.load(entry)
         if found is not None:
             codes = [json.loads(text) for _, text in found.inputs[n + len(symbols) :]]
@@ -340,6 +342,13 @@ class DynamicKernel:
         entry.inputs = (*inputs, *symbols, *codes)
         cache.store(entry, made)
         return made, tuple(scalars.values())
+
+    def _entry(
+        self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]], filled: bool
+    ) -> cache.Key:
+        rooms = [(name, s.room) for name, s in shapes.items()]  # which also tell joined dims from others
+        sizes = [(str(e), c) for e, c in (*space.capacity.items(), *space.top.items())]
+        return cache.key(f"{self.json}{sizes}{rooms}{filled}", [*inputs, *(() for _ in self.recipe.symbols)])
 
     def _exactly(self, call: Call, kernel: cache.CachedKernel) -> cache.CachedKernel:
         """The kernel with its outputs as they are for these sizes."""

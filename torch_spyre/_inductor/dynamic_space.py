@@ -206,6 +206,10 @@ class Shape:
                 raise NotBucketed(f"dims of a tensor of size {self.size} do not nest")
             previous = i
 
+    def inner(self, low: Mapping[sympy.Symbol, int]) -> float:
+        """Offsets below this are the same with the strides of the capacity, whatever the sizes are."""
+        return number(self.levels[1].base, low) if len(self.levels) > 1 else math.inf
+
     def level_size(self, number: int) -> sympy.Expr | None:
         """Offsets that a level takes, in units of its base; None for the last, which nothing can carry out of."""
         if number + 1 == len(self.levels):

@@ -17,7 +17,13 @@ def room_of(x: torch.Tensor, layout: Any, size: Sequence[int], stride: Sequence[
 
     Size and stride are those of the tensor, or of the dims that were joined to its dims.
     """
-    return None if x.storage_offset() else coverage(size, stride, layout.stride_map, layout.device_size)
+    found, rest = coverage(size, stride, layout.stride_map, layout.device_size), x.storage_offset()
+    if found is None or not rest:
+        return found
+    for i in sorted((i for i, n in enumerate(size) if n > 1 and stride[i]), key=lambda i: -stride[i]):
+        found[i] -= rest // stride[i]
+        rest %= stride[i]
+    return None if rest or any(room < n for room, n in zip(found, size, strict=True)) else found
 
 
 def dense(x: torch.Tensor) -> bool:

@@ -20,17 +20,19 @@ from torch._inductor.lowering import (
     make_pointwise,
     promote_constants,
     register_lowering,
+    to_dtype,
     transform_args,
 )
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
 from torch_spyre._inductor import lowering_functions, lowering_moves, lowering_order, lowering_overflow
-from torch_spyre._inductor.guards import guarded, wrapped
+from torch_spyre._inductor.guards import guarded, overloads, wrapped
 from torch_spyre._inductor.tilegraph.trace import RANDOM
+from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops import custom
-from torch_spyre.ops.random import random_words
+from torch_spyre.ops.random import random_words, words_of_key
 
 aten = torch.ops.aten
 REDUCTIONS = (
@@ -89,19 +91,54 @@ def _divide(a: Any, b: Any) -> Any:
     return make_pointwise(ops.truediv)(*promote_constants(args, type_promotion_kind=kind))
 
 
-def _random(size: Sequence[Any], number: int, device: torch.device) -> ir.TensorBox:
+def _rounded_divide(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Division rounded to whole numbers, of floats. Inductor rounds a stored quotient, which in 16 bits may have become
+    the next whole number already."""
+
+    def lower(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
+        kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+        args, _ = transform_args([a, b], {}, broadcast=True, type_promotion_kind=kind, convert_input_to_bool=False)
+        a_, b_ = promote_constants(args, type_promotion_kind=kind)
+        dtype = a_.get_dtype()
+        if rounding_mode is None or not dtype.is_floating_point:
+            return original(a, b, rounding_mode=rounding_mode)
+        if rounding_mode == "floor":
+            return make_pointwise(ops.floordiv)(a_, b_)
+        wide = make_pointwise(ops.truediv)(to_dtype(a_, torch.float32), to_dtype(b_, torch.float32))
+        return to_dtype(make_pointwise(ops.trunc)(wide), dtype)
+
+    return lower
+
+
+def _random(size: Sequence[Any], asm: str, device: torch.device, key: Sequence[ir.TensorBox] = ()) -> ir.TensorBox:
     """Random words of one draw, computed once whoever reads them: the element's number decides, not its place."""
+    words = [word.make_loader() for word in key]
 
     def inner(index: Sequence[Any]) -> Any:
         place = sympy.Integer(0)
         for i, n in zip(index, size, strict=True):
             place = place * n + i
         here = ops.index_expr(place, torch.int32)
-        return ops.inline_asm_elementwise(here, asm=f"{RANDOM}{number}", dtype=torch.int32)
+        return ops.inline_asm_elementwise(here, *(load([]) for load in words), asm=asm, dtype=torch.int32)
 
     made = ir.Pointwise.create(device=device, dtype=torch.int32, inner_fn=inner, ranges=list(size))
     made.realize()
     return made
+
+
+def _of_element_type(op: Any, position: int) -> None:
+    """Numbers that become elements are rounded to the tensor's type first, as PyTorch and fills in place do."""
+    for overload in overloads(op):
+        previous = lowerings[overload]
+
+        def lower(*args: Any, _previous: Callable[..., Any] = previous, **kwargs: Any) -> Any:
+            device, dtype, number = kwargs.get("device"), kwargs.get("dtype"), args[position]
+            if device is not None and torch.device(device).type == DEVICE_NAME and isinstance(number, float):
+                if dtype in (torch.float16, torch.bfloat16):
+                    args = (*args[:position], torch.tensor(number, dtype=dtype).item(), *args[position + 1 :])
+            return _previous(*args, **kwargs)
+
+        lowerings[overload] = lower
 
 
 def _check_inner(a: ir.TensorBox, b: ir.TensorBox) -> None:
@@ -130,8 +167,13 @@ def register() -> None:
     for variance in (aten.var, aten.var_mean):
         wrapped(variance, _with_config(unroll_reductions_threshold=1, **{"mtia.disable_welford_reduction": True}))
 
-    for division in (aten.div.Tensor, aten.true_divide):
+    for division in (aten.div.Tensor, aten.div.Scalar, aten.true_divide):
         guarded(division)(_divide)
+    for division in (aten.div.Tensor_mode, aten.div.Scalar_mode):
+        wrapped(division, _rounded_divide)
+
+    _of_element_type(aten.full, 1)
+    _of_element_type(aten.scalar_tensor, 0)
 
     for part in (lowering_moves, lowering_order, lowering_functions, lowering_overflow):
         part.register()
@@ -157,9 +199,18 @@ def register() -> None:
                 x.realize()
         return _dot(expand(a, [*batch, *sizes[0][-2:]]), expand(b, [*batch, *sizes[1][-2:]]), out_dtype)
 
+    @register_lowering(custom.kept, type_promotion_kind=None)
+    def kept(x: ir.TensorBox) -> ir.TensorBox:
+        x.realize()
+        return x
+
     @register_lowering(random_words, type_promotion_kind=None)
     def random(size: Sequence[Any], number: int, device: torch.device) -> ir.TensorBox:
-        return _random(size, number, device)
+        return _random(size, f"{RANDOM}{number}", device)
+
+    @register_lowering(words_of_key, type_promotion_kind=None)
+    def random_of(size: Sequence[Any], low: ir.TensorBox, high: ir.TensorBox, device: torch.device) -> ir.TensorBox:
+        return _random(size, "random", device, (low, high))
 
     @guarded(aten.addmm)
     def addmm(bias: Any, a: ir.TensorBox, b: ir.TensorBox, *, beta: Any = 1, alpha: Any = 1, **kwargs: Any) -> Any:

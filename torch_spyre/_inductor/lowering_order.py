@@ -121,9 +121,13 @@ def _select(opfunc: str, x: ir.TensorBox, k: int, dim: int, largest: bool) -> ir
 def ordered(x: ir.TensorBox, k: Any, dim: int, largest: bool) -> tuple[ir.TensorBox, ir.TensorBox]:
     size = x.get_size()
     dim = canonicalize_dim(len(size), dim)
-    if not size or any(V.graph.sizevars.statically_known_equals(n, 0) for n in size):
-        places = lowerings[aten.full.default](list(size), 0, dtype=torch.int64, device=x.get_device())
+    if not size:
+        places = lowerings[aten.full.default]([], 0, dtype=torch.int64, device=x.get_device())
         return lowerings[aten.clone.default](x), places
+    taken = [*size[:dim], k, *size[dim + 1 :]]
+    if any(V.graph.sizevars.statically_known_equals(n, 0) for n in taken):
+        make, device = lowerings[aten.full.default], x.get_device()
+        return make(taken, 0, dtype=x.get_dtype(), device=device), make(taken, 0, dtype=torch.int64, device=device)
     x.realize()
     values = _select("topkvalue", x, k, dim, largest)
     return values, _select("topkindex", x, k, dim, largest)
@@ -139,11 +143,6 @@ def _sort_default(x: ir.TensorBox, dim: int = -1, descending: bool = False) -> A
 
 
 def _topk(x: ir.TensorBox, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if V.graph.sizevars.statically_known_equals(k, 0):
-        size = list(x.get_size())
-        size[dim] = 0
-        make = lowerings[aten.full.default]
-        return tuple(make(size, 0, dtype=t, device=x.get_device()) for t in (x.get_dtype(), torch.int64))
     return ordered(x, k, dim, largest)
 
 

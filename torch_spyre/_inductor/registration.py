@@ -13,7 +13,7 @@ from torch._dynamo.device_interface import register_interface_for_device
 from torch._inductor.codegen.common import register_backend_for_device, register_device_op_overrides
 
 from torch_spyre import patches
-from torch_spyre._inductor import config, lowering
+from torch_spyre._inductor import config, lowering, recompute
 from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
 from torch_spyre._inductor.interface import SpyreInterface
 from torch_spyre.constants import DEVICE_NAME
@@ -50,6 +50,7 @@ def _register() -> None:
     register_device_op_overrides(DEVICE_NAME, SpyreDeviceOpOverrides())
     lowering.register()
     decompositions.register()
+    recompute.register()
     patches.apply_to_inductor()
 
 

@@ -8,6 +8,7 @@ puts the parts side by side. That is an all-to-all, a gather where no dim gets f
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ def _digits(dims: Sequence[Dim], order: Sequence[str]) -> dict[str, tuple[int, i
     return found
 
 
+@functools.lru_cache(maxsize=4096)  # the planner asks for the same few splits of many tensors
 def _in_order(found: Groups) -> bool:
     """Deliveries go by position: the parts of a group must lie in the order of its cores."""
     moving = [i for i, ways in enumerate(found.cells) if ways > 1]

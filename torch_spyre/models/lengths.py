@@ -29,6 +29,10 @@ from transformers.cache_utils import (
 )
 from transformers.masking_utils import create_masks_for_generate
 
+from torch_spyre import _C
+from torch_spyre.errors import InvalidArgument
+from torch_spyre.models.replay import Steps, mapped
+
 QUERY_STEPS = (16, 64, 128, 256, 512)
 _SMALLEST_CAPACITY = 128
 _REPLACED = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
@@ -97,12 +101,18 @@ class BufferLayer(CacheLayerMixin):
             buffers.append(buffer)
         self.buffers = (buffers[0], buffers[1])
         self.is_initialized = True
-        self._expose()
 
-    def _expose(self) -> None:
-        """`keys` and `values` as transformers and users know them: the rows that are there."""
-        assert self.buffers is not None
-        self.keys, self.values = (b[:, :, : self.length] for b in self.buffers)
+    def _rows(self, which: int) -> torch.Tensor | None:
+        return None if self.buffers is None else self.buffers[which][:, :, : self.get_seq_length()]
+
+    # As transformers and users know them: the rows that are there.
+    keys = property(lambda self: self._rows(0), lambda self, given: self._refuse(given))
+    values = property(lambda self: self._rows(1), lambda self, given: self._refuse(given))
+
+    @staticmethod
+    def _refuse(given: Any) -> None:
+        if given is not None:
+            raise InvalidArgument("keys and values of this cache lie in buffers: use update(), not assignment")
 
     def reserve(self, most: int) -> None:
         """Room for `most` rows."""
@@ -110,10 +120,6 @@ class BufferLayer(CacheLayerMixin):
             self.room = capacity(most)
             if self.buffers is not None:
                 self._resize(self.length, *self.buffers)
-
-    def advance(self, rows: int) -> None:
-        self.length += rows
-        self._expose()
 
     def window(self) -> Window:
         assert self.buffers is not None and self.start is not None
@@ -130,6 +136,7 @@ class BufferLayer(CacheLayerMixin):
         return self.span, 0
 
     def get_seq_length(self) -> int:
+        _C.spoil_recording("the length of the cache")
         return self.length
 
     def get_max_length(self) -> int:
@@ -137,18 +144,13 @@ class BufferLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         self.length = 0
-        if self.buffers is not None:
-            self._expose()
 
     def crop(self, tokens_to_remove: int) -> None:
         self.length = max(self.length - abs(tokens_to_remove), 0)
-        if self.buffers is not None:
-            self._expose()
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         if self.buffers is not None:
             self.buffers = (change(self.buffers[0]), change(self.buffers[1]))
-            self._expose()
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         self._each(lambda b: b.index_select(0, beam_idx.to(b.device)))
@@ -201,6 +203,7 @@ class Lengths:
     def __init__(self, model: nn.Module) -> None:
         self.model: Any = model
         self.plain = type(model).forward
+        self.steps = Steps(model)
         whole = inspect.signature(self.plain)
         self.names = [n for n in whole.parameters if n != "self"]
         # generate() looks here for the arguments that the model takes.
@@ -280,29 +283,43 @@ class Lengths:
 
     def _run(self, call: dict[str, Any], tokens: str, layers: Any, chunk: Chunk) -> Any:
         """One chunk of the call."""
-        device, batch, keep = self.model.device, call[tokens].shape[0], call.get("logits_to_keep", 0)
-        if layers:
-            position = torch.tensor(chunk.first, dtype=torch.int64).to(device)
-            for layer in layers:
-                layer.start, layer.span = position, chunk.span
-        mask = call.get("attention_mask")
-        positions = self._positions(call.get("position_ids"), chunk, batch)
-        call[tokens] = chunk.fit(call[tokens], 1).to(device)
-        call["position_ids"] = positions.to(device)
-        if isinstance(mask, torch.Tensor) and mask.dim() == 4:
-            call["attention_mask"] = _columns(chunk.fit(mask.cpu(), 2), chunk.span or chunk.padded).to(device)
-        elif layers or mask is not None:
-            made = self._mask(mask, call.get("past_key_values"), batch, positions, chunk)
-            call["attention_mask"] = _map(made, lambda x: x.contiguous().to(device))
+        device, keep = self.model.device, call.get("logits_to_keep", 0)
+        inputs = self._inputs(call, tokens, layers, chunk)
         if chunk.padded > 1 and keep:
             call["logits_to_keep"] = torch.arange(chunk.rows - min(keep, chunk.rows), chunk.rows).to(device)
         call["return_dict"] = True
-        outputs = self.plain(self.model, **call)
+
+        def forward(inputs: dict[str, Any]) -> Any:
+            for layer in layers:
+                layer.start = inputs["start"]
+            return self.plain(self.model, **call, **{name: x for name, x in inputs.items() if name != "start"})
+
+        if chunk.padded == 1 and layers:
+            outputs = self.steps.run(layers, inputs, call, forward)
+        else:
+            outputs = forward({name: mapped(x, lambda t: t.to(device)) for name, x in inputs.items()})
         for layer in layers:
-            layer.advance(chunk.rows)
+            layer.length += chunk.rows
         if chunk.padded != chunk.rows and not keep:
             outputs.logits = outputs.logits[:, : chunk.rows]
         return outputs
+
+    def _inputs(self, call: dict[str, Any], tokens: str, layers: Any, chunk: Chunk) -> dict[str, Any]:
+        """Takes the tensors out of a call; returns those of the chunk, on the host or where they were."""
+        given, mask = call.pop(tokens), call.pop("attention_mask", None)
+        batch = given.shape[0]
+        positions = self._positions(call.pop("position_ids", None), chunk, batch)
+        inputs: dict[str, Any] = {tokens: chunk.fit(given, 1), "position_ids": positions}
+        for layer in layers:
+            layer.span = chunk.span
+        if layers:
+            inputs["start"] = torch.tensor(chunk.first, dtype=torch.int64)
+        if isinstance(mask, torch.Tensor) and mask.dim() == 4:
+            inputs["attention_mask"] = _columns(chunk.fit(mask.cpu(), 2), chunk.span or chunk.padded)
+        elif layers or mask is not None:
+            made = self._mask(mask, call.get("past_key_values"), batch, positions, chunk)
+            inputs["attention_mask"] = mapped(made, torch.Tensor.contiguous)
+        return inputs
 
     def _positions(self, given: torch.Tensor | None, chunk: Chunk, batch: int) -> torch.Tensor:
         if given is None:
@@ -327,11 +344,7 @@ class Lengths:
             position_ids=positions.cpu(),
         )
         causal = torch.ones((chunk.padded, chunk.span), dtype=torch.bool).tril(chunk.first)[None, None]
-        return _map(made, lambda x: causal if x is None else x)  # None stands for a plain causal mask
-
-
-def _map(mask: Any, change: Callable[[Any], Any]) -> Any:
-    return {name: change(x) for name, x in mask.items()} if isinstance(mask, dict) else change(mask)
+        return mapped(made, lambda x: causal if x is None else x)  # None stands for a plain causal mask
 
 
 def _columns(mask: torch.Tensor, width: int) -> torch.Tensor:

@@ -22,6 +22,7 @@ Figures = dict[str, Any]
 Inputs = dict[str, Tensor]
 
 SIZES = ("tiny", "real")
+_DRAWN_AT_ONCE = 1 << 28  # values; larger stacks of experts are drawn one by one, to hold few copies
 TOKENS = 41  # of each of two sequences: no multiple of a stick's 64
 _TINY = {"hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 192}
 _TINY_GROUPED = {**_TINY, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
@@ -45,6 +46,12 @@ class Priority:
     @property
     def layers(self) -> int:
         return layers(self.published)
+
+    def figures(self, size: str) -> Figures:
+        """Arguments of the configuration that is run. `size`: tiny, real."""
+        if size not in SIZES:
+            raise InvalidArgument(f"size {size!r}: tiny or real")
+        return {**self.published, **(self.tiny if size == "tiny" else self.real)}
 
 
 def layers(figures: Any) -> int:
@@ -143,7 +150,6 @@ _DECODERS = (
         "Phi3",
         rms_norm_eps=1e-5,
         rope_parameters=_rope(10000.0),
-        sliding_window=2047,
         tiny={"pad_token_id": 0},
         real={"pad_token_id": 0},
     ),
@@ -164,7 +170,6 @@ _DECODERS = (
         sliding_window=None,
         router="mlp.gate",
         tiny={"num_local_experts": 4},
-        real={"intermediate_size": 3584},
     ),
 )
 
@@ -357,7 +362,7 @@ _OTHERS = (
             "patch_size": 14,
         },
         {**_TINY, "image_size": 70, "patch_size": 14},
-        {"num_hidden_layers": 1, "image_size": 224},
+        {"num_hidden_layers": 1},
         _pixels,
     ),
     Priority(
@@ -391,6 +396,7 @@ _OTHERS = (
             "decoder_ffn_dim": 3072,
             "vocab_size": 51865,
             "num_mel_bins": 80,
+            "max_source_positions": 1500,
         },
         {
             "d_model": 128,
@@ -411,7 +417,6 @@ _OTHERS = (
             "encoder_layers": 1,
             "decoder_layers": 1,
             "vocab_size": 4096,
-            "max_source_positions": 300,
             "pad_token_id": 0,
             "bos_token_id": 1,
             "eos_token_id": 2,
@@ -436,9 +441,7 @@ def build(priority: Priority, size: str = "tiny", layers: int | None = None) -> 
     """The model in fp32 with random weights that fp16 and the card's format both have. `size`: tiny, real."""
     import transformers
 
-    if size not in SIZES:
-        raise InvalidArgument(f"size {size!r}: tiny or real")
-    figures = {**priority.published, **(priority.tiny if size == "tiny" else priority.real)}
+    figures = priority.figures(size)
     if layers is not None:
         figures["num_hidden_layers"] = layers
     config = getattr(transformers, priority.config)(**figures)
@@ -452,12 +455,14 @@ def randomise(model: nn.Module, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in model.parameters():
-            noise = torch.randn(p.shape, generator=generator)
-            if p.dim() < 2:
-                p.add_(noise, alpha=0.1)
-            else:
-                p.copy_(noise * (p.numel() / p.shape[0] if p.dim() != 3 else p.shape[-1]) ** -0.5)
-            p.copy_(round_dl16(p.half()))
+            fan_in = p.numel() / p.shape[0] if p.dim() != 3 else p.shape[-1]
+            for part in p.unbind() if p.dim() == 3 and p.numel() > _DRAWN_AT_ONCE else (p,):
+                noise = torch.randn(part.shape, generator=generator)
+                if p.dim() < 2:
+                    part.add_(noise, alpha=0.1)
+                else:
+                    part.copy_(noise.mul_(fan_in**-0.5))
+                part.copy_(round_dl16(part.half()))
 
 
 def to_card(model: nn.Module, dtype: torch.dtype = torch.float16) -> nn.Module:

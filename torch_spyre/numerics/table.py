@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m torch_spyre.numerics.table > docs/model-table.md``: the priority models on the card against the CPU.
+"""``python -m torch_spyre.numerics.table --rows FILE > docs/model-table.md``: the priority models against the CPU.
 
-Real widths take a quarter of an hour or more; ``--rows FILE`` keeps what is measured, so that a stopped run goes on.
+Real widths take half an hour or more. FILE keeps every row as soon as it is measured, so that a stopped run goes on; a
+row whose figures have changed since is measured again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import gc
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,19 +20,10 @@ from torch_spyre.errors import InvalidArgument, SpyreError
 from torch_spyre.numerics import models, priority
 from torch_spyre.numerics.models import MODES, Outcome
 from torch_spyre.numerics.priority import SIZES, Priority
+from torch_spyre.numerics.sources import SHOWN, described
 
 Row = dict[str, Any]
 RUNS = "compiled/real,compiled/tiny,eager/tiny"
-
-_SHOWN = {
-    "hidden_size": "width", "n_embd": "width", "d_model": "width",
-    "num_attention_heads": "heads", "n_head": "heads", "encoder_attention_heads": "heads",
-    "num_key_value_heads": "KV heads", "head_dim": "head", "intermediate_size": "MLP", "encoder_ffn_dim": "MLP",
-    "num_local_experts": "experts", "num_experts_per_tok": "chosen", "mamba_n_heads": "Mamba heads",
-    "mamba_d_state": "state", "vocab_size": "vocabulary", "image_size": "image", "patch_size": "patch",
-    "max_source_positions": "source positions", "sliding_window": "window", "local_attention": "window",
-    "mamba_chunk_size": "chunk",
-}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,25 +64,24 @@ def measure(
     found = []
     for mode, size in runs:
         for model in chosen:
-            known = next((r for r in rows if (r["name"], r["mode"], r["size"]) == (model.name, mode, size)), None)
+            place = {"name": model.name, "mode": mode, "size": size, "figures": model.figures(size)}
+            known = next((r for r in rows if all(r.get(k) == v for k, v in place.items())), None)
             if known is None and not missing:
                 continue
             if known is None:
-                print(f"{model.name}, {mode}, {size}", file=sys.stderr, flush=True)
-                known = row(models.compare(model, mode, size), size)
-                rows.append(known)
+                start = time.perf_counter()
+                known = place | row(models.compare(model, mode, size))
+                rows = [r for r in rows if (r["name"], r["mode"], r["size"]) != (model.name, mode, size)] + [known]
                 if kept is not None:
                     kept.write_text(json.dumps(rows, indent=1))
+                print(f"{model.name}, {mode}, {size}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
                 gc.collect()
             found.append(known)
     return found
 
 
-def row(o: Outcome, size: str) -> Row:
+def row(o: Outcome) -> Row:
     return {
-        "name": o.name,
-        "mode": o.mode,
-        "size": size,
         "layers": o.layers,
         "parameters": o.parameters,
         "cosine": o.cosine,
@@ -107,11 +99,11 @@ def row(o: Outcome, size: str) -> Row:
 
 HEAD = """# Priority models
 
-Printed by `python -m torch_spyre.numerics.table`. Each model is built by transformers from its published configuration,
-with random weights (variance 1/fan-in, rounded to the card's format first) and few layers, and run on the card in fp16
-and on the CPU in fp32 with the same weights: two sequences of 41 tokens (Whisper: 13), of which a decoder takes all
-but one into a static cache and then decodes the last. Layers are of the same kinds as in the whole model; what else is
-smaller than published is said below.
+Printed by `python -m torch_spyre.numerics.table --rows rows.json`; the same command continues a stopped run.
+Each model is built by transformers from its published configuration, with random weights (variance 1/fan-in, rounded to
+the card's format first) and few layers, and run on the card in fp16 and on the CPU in fp32 with the same weights: two
+sequences of 41 tokens (Whisper: 13), of which a decoder takes all but one into a static cache, then decodes the last.
+Layers are of the same kinds as in the whole model; what else is smaller than published is said below.
 
 * cosine: of the worst row of logits (hidden states for a vision tower).
 * rms: error of all values relative to their root mean square; "of the format": divided by the same error of a CPU fp32
@@ -122,6 +114,16 @@ smaller than published is said below.
 * host: ops that ran on the host, from `torch_spyre.report()`.
 * card: the device clock, of one pass with its decode step.
 """
+
+SOURCES_HEAD = """
+## Where the figures come from
+
+From the checkpoint's config.json, which is not at hand where there is no hub. What vouches for a figure here: it is the
+default of transformers' own configuration class; another package on PyPI states it; the whole model has as many
+parameters as the published weights. `tests/models/test_figures.py` checks the first and the last.
+
+| model | checkpoint | parameters | transformers | also stated by |
+|---|---|---|---|---|"""
 
 
 def page(rows: Sequence[Row], chosen: Sequence[Priority]) -> str:
@@ -144,6 +146,7 @@ def page(rows: Sequence[Row], chosen: Sequence[Priority]) -> str:
         "|---|---|" + "---|" * len(sizes),
     ]
     lines += [_figures(m, sizes) for m in chosen]
+    lines += [SOURCES_HEAD, *(f"| {m.name} | {described(m)} |" for m in chosen)]
     return "\n".join(lines) + "\n"
 
 
@@ -164,13 +167,17 @@ def _time(us: float) -> str:
 
 def _figures(model: Priority, sizes: Sequence[str]) -> str:
     shown = [f"{model.layers} layers"]
-    shown += [f"{_SHOWN[k]} {v}" for k, v in model.published.items() if k in _SHOWN and v is not None]
+    shown += [f"{SHOWN[k]} {v}" for k, v in model.published.items() if _has_a_size(k) and v is not None]
     changes = []
     for size in sizes:
         changed = model.tiny if size == "tiny" else model.real
-        smaller = [f"{_SHOWN[k]} {v}" for k, v in changed.items() if k in _SHOWN and model.published.get(k) != v]
+        smaller = [f"{SHOWN[k]} {v}" for k, v in changed.items() if _has_a_size(k) and model.published.get(k) != v]
         changes.append(", ".join(smaller) or "as published")
     return f"| {model.name} | {', '.join(shown)} | {' | '.join(changes)} |"
+
+
+def _has_a_size(figure: str) -> bool:
+    return SHOWN.get(figure, "layers") != "layers"
 
 
 if __name__ == "__main__":

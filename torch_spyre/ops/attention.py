@@ -38,7 +38,7 @@ def attention(
         heads = scores.unflatten(-2, (groups, rows)) if groups > 1 else scores
         mask = _of_groups(attn_mask, groups)
         if mask.dtype == torch.bool:
-            heads = heads.masked_fill(mask.logical_not(), -math.inf)
+            heads = torch.where(mask, heads, -math.inf)
         else:
             heads = heads + mask
         weights = torch._safe_softmax(heads.flatten(-3, -2) if groups > 1 else heads, -1)
@@ -48,6 +48,23 @@ def attention(
         weights = torch.dropout(weights, dropout_p, True)
     result = torch.matmul(weights, value)
     return result.unflatten(-2, (groups, rows)).flatten(-4, -3) if groups > 1 else result
+
+
+def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Softmax with 0 for lines that are -inf throughout: those whose maximum is, so nothing but it is looked at.
+
+    The maximum is taken before values widen, which is exact, and -inf is the lowest number where a format has none. For
+    such a line any finite shift and divisor give 0, so the line itself needs no select.
+    """
+    x = x if dtype is None else x.to(dtype)
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    if x.dim() == 0 or x.numel() == 0 or wide.dtype != torch.float32:
+        return NotImplemented
+    top = x.amax(dim, keepdim=True)
+    nothing = top == -math.inf
+    powers = torch.exp(wide - torch.where(nothing, 0.0, top).to(wide.dtype))
+    total = powers.sum(dim, keepdim=True)
+    return (powers / torch.where(nothing, 1.0, total)).to(x.dtype)
 
 
 def _grouped(x: torch.Tensor, groups: int) -> torch.Tensor:

@@ -154,7 +154,10 @@ def convolution_backward(
     kernel = weight.shape[2:]
     if output_mask[0]:
         if transposed:
-            results[0] = _correlate(grad, weight, stride, padding, dilation, groups)
+            whole = _correlate(grad, weight, stride, padding, dilation, groups)
+            for d in range(n):  # output padding beyond the stride makes windows that no input has
+                whole = whole.narrow(2 + d, 0, x.shape[2 + d])
+            results[0] = whole
         else:
             results[0] = _input_gradient(grad, x, weight, stride, padding, dilation, groups)
     if output_mask[1]:

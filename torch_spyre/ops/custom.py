@@ -7,6 +7,7 @@ import torch
 
 _library = torch.library.Library("spyre", "DEF")
 _library.define("matmul(Tensor a, Tensor b, *, ScalarType? out_dtype=None) -> Tensor")
+_library.define("kept(Tensor x) -> Tensor")
 
 
 @torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")
@@ -22,3 +23,17 @@ def _fake(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = N
 
 # A batched matrix product whose batch dims broadcast without a copy; sums are fp32, rounded once to out_dtype.
 matmul = torch.ops.spyre.matmul.default
+
+
+@torch.library.impl(_library, "kept", "CompositeExplicitAutograd")
+def _kept(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@torch.library.register_fake("spyre::kept", lib=_library)
+def _fake_kept(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+# The value itself, computed once. A formula that reads it several times is otherwise written out as often.
+kept = torch.ops.spyre.kept.default

@@ -15,7 +15,8 @@ import torch
 
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops import optimisers, random, recurrent, resampling, scatters
+from torch_spyre.ops import bags, grids, losses, optimisers, pooling, random, recurrent, repeated, resampling, scatters
+from torch_spyre.ops.attention import safe_softmax
 from torch_spyre.ops.convolution import convolution, convolution_backward
 from torch_spyre.ops.custom import matmul
 from torch_spyre.ops.resampling import along_last_dims, averages
@@ -93,9 +94,13 @@ def _bucketize(x: Any, boundaries: Any, *, out_int32: bool = False, right: bool 
     return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
-def _histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """Counts of values in equal steps from `min` to `max`; bounds that are taken from the values stay with the host."""
-    if not min < max or not (x.dtype.is_floating_point or (float(min).is_integer() and float(max).is_integer())):
+def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+    """Counts of values in equal steps from `min` to `max`, or from the least to the largest value."""
+    if min == max and x.dtype.is_floating_point and x.numel():
+        min, max = x.amin().to(torch.float32), x.amax().to(torch.float32)
+        single = min == max
+        min, max = torch.where(single, min - 1, min), torch.where(single, max + 1, max)
+    elif not min < max or not (x.dtype.is_floating_point or (float(min).is_integer() and float(max).is_integer())):
         return NotImplemented
     values = x.reshape(-1, 1)
     if x.dtype.is_floating_point:
@@ -174,13 +179,6 @@ def _windows_1d(output: int, size: int, kernel: int, stride: int, pad: int, padd
     here = torch.arange(size, device=like.device)
     count = end - first if padded else last - inside
     return ((here >= inside) & (here < last)).to(torch.float32) / count.to(torch.float32)
-
-
-def _avg_pool2d(x: Any, *form: Any, **named: Any) -> Any:
-    """A window is summed in fp32 and rounded once."""
-    if x.dtype not in (torch.float16, torch.bfloat16):
-        return NotImplemented
-    return aten.avg_pool2d(x.to(torch.float32), *form, **named).to(x.dtype)
 
 
 def _avg_pool2d_backward(
@@ -264,11 +262,17 @@ def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: An
 
 
 TABLE: dict[Any, Decomposition] = {
+    **bags.TABLE,
+    **grids.TABLE,
+    **losses.TABLE,
     **optimisers.DECOMPOSITIONS,
+    **pooling.TABLE,
     **random.TABLE,
     **recurrent.TABLE,
+    **repeated.TABLE,
     **resampling.TABLE,
     **scatters.TABLE,
+    aten._safe_softmax.default: safe_softmax,
     aten.addbmm.default: _addbmm,
     aten._trilinear.default: _trilinear,
     aten.hardshrink_backward.default: _hardshrink_backward,
@@ -276,7 +280,6 @@ TABLE: dict[Any, Decomposition] = {
     aten.nanmedian.dim: _nanmedian,
     aten.nanmedian.default: _nanmedian_of_all,
     aten.linspace.default: _linspace,
-    aten.avg_pool2d.default: _avg_pool2d,
     aten.avg_pool2d_backward.default: _avg_pool2d_backward,
     aten.avg_pool3d_backward.default: _avg_pool3d_backward,
     aten._cdist_backward.default: _cdist_backward,

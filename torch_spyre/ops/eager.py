@@ -2,8 +2,9 @@
 """Eager operations: a one-op graph through the same lowering, planning and back end as compiled code, without Dynamo.
 
 The C++ dispatcher calls `compile_op` once per signature (op, sizes, strides, dtypes, layouts, scalar arguments) and
-keeps the plan it returns. Numbers that arrive as 0-d CPU tensors are launch scalars, so ``x * 2`` and ``x * 3`` share
-a program.
+keeps the plan it returns. Where a size has varied, the plan is one for a bucket of sizes (`eager_families`), and the
+dispatcher finds it for the other sizes by itself. Numbers that arrive as 0-d CPU tensors are launch scalars, so
+``x * 2`` and ``x * 3`` share a program.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import itertools
 import logging
 import numbers
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_spyre import knobs
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops import eager_cache, optimisers
+from torch_spyre.ops import eager_cache, eager_families, eager_sizes, optimisers
 from torch_spyre.ops.operators import reason
 
 _THREAD = "spyre-eager-compile"
@@ -40,10 +42,17 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if op is torch.ops.aten.as_strided_.default:
         return "result", _as_strided_(*args, **kwargs)
     _check_dtypes(op, args)
+    eager_cache.follow_knobs()
     entry = eager_cache.key(op, args, kwargs)
+    kin = None if entry is None else Kin.of(op, args, kwargs)
     known = None if entry is None else eager_cache.load(entry)
     if known is not None:
+        if kin is not None:
+            kin.family.note(kin.call)
         return _recalled(op, args, kwargs, known)
+    found = None if kin is None else kin.family.recall(kin.tensors, kin.call)
+    if found is not None:
+        return found
     if threading.current_thread().name == _THREAD and op in _compiling:
         # The trace calls the op on real tensors, because it does not know what the op returns.
         raise _unsupported(op, "PyTorch has no abstract form of it")
@@ -53,7 +62,7 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     def work() -> None:
         try:
             with knobs.patch(**chosen):
-                outcome.append((True, _compile(op, args, kwargs, entry)))
+                outcome.append((True, _planned(op, args, kwargs, entry, kin)))
         except BaseException as error:  # re-raised below, in the caller's thread
             outcome.append((False, error))
 
@@ -79,8 +88,48 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def _tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors of a call in the order in which a plan names them."""
-    flat, _ = tree_flatten(_scalar_tensors(op, args, kwargs))
+    flat, _ = _flattened(op, args, kwargs)
     return [x for x in flat if isinstance(x, torch.Tensor)]
+
+
+def _flattened(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+    """The arguments of a call in a row and how they nest; numbers that change from launch to launch are tensors."""
+    flat, spec = tree_flatten(_scalar_tensors(op, args, kwargs))
+    # A generator draws keys at each launch; a plan has none.
+    return optimisers.with_tensors(op, [None if isinstance(x, torch.Generator) else x for x in flat]), spec
+
+
+@dataclass
+class Kin:
+    """A call, and the calls that differ from it in sizes only."""
+
+    family: eager_families.Family
+    tensors: list[torch.Tensor]
+    call: eager_sizes.Call
+
+    @staticmethod
+    def of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Kin | None:
+        family = eager_families.family_of(op, args, kwargs)
+        if family is None:
+            return None
+        tensors = _tensors(op, args, kwargs)
+        return Kin(family, tensors, eager_sizes.seen(tensors))
+
+
+def _planned(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | None, kin: Kin | None) -> Any:
+    """A plan for the bucket of the call, if it is not the first of its kind, else for its own sizes."""
+    if kin is None:
+        return _compile(op, args, kwargs, entry)
+    plan, reason = kin.family.make(kin.tensors, kin.call, functools.partial(lower_for_sizes, op, args, kwargs))
+    kin.family.note(kin.call)
+    if plan is not None:
+        return plan
+    made = _compile(op, args, kwargs, entry)
+    if reason:
+        from torch_spyre._inductor.dynamic import exact_plans
+
+        exact_plans[f"eager {op.name()}", op.name(), reason] += 1
+    return made
 
 
 def _recalled(op: Any, args: Sequence[Any], kwargs: dict[str, Any], known: eager_cache.Record) -> Any:
@@ -138,15 +187,12 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | 
     from torch_spyre import _C
     from torch_spyre._inductor.kernel import launch_plan
 
-    args, kwargs = _scalar_tensors(op, args, kwargs)
-    flat, spec = tree_flatten((args, kwargs))
-    # A generator draws keys at each launch; a plan has none.
-    flat = optimisers.with_tensors(op, [None if isinstance(x, torch.Generator) else x for x in flat])
+    flat, spec = _flattened(op, args, kwargs)
     args, kwargs = tree_unflatten(flat, spec)
     positions = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
     tensors = [flat[i] for i in positions]
     mutated = _mutated_returns(op, args, kwargs, tensors)
-    traced = _trace(op, _functional(op, flat, spec, positions), tensors)
+    traced = _trace(op, _functional(op, flat, spec, positions), tensors, [(t.shape, t.stride()) for t in tensors])
     _check_sizes(traced, tensors)
     graph, inputs, outputs = _lower(traced, op, mutated)
     text = graph.to_json()
@@ -249,9 +295,15 @@ def _quiet() -> None:
     log.addFilter(lambda record: record.threadName != _THREAD)
 
 
-def _trace(op: Any, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
-    """FX graph of the call on fake tensors: functional, decomposed as Inductor decomposes."""
+Shape = tuple[Sequence[Any], Sequence[Any]]  # size and stride: numbers, or SymInts
+
+
+def _trace(
+    op: Any, call: Callable[..., Any], tensors: Sequence[torch.Tensor], shapes: Sequence[Shape], env: Any = None
+) -> torch.fx.GraphModule:
+    """FX graph of the call on fake tensors of these shapes: functional, decomposed as Inductor decomposes."""
     _quiet()
+    from torch._dispatch.python import enable_python_dispatcher
     from torch._inductor.decomposition import select_decomp_table
     from torch._subclasses.fake_tensor import (
         DataDependentOutputException,
@@ -266,8 +318,12 @@ def _trace(op: Any, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -
     # The signature does not say which arguments are one tensor, so the trace must not know either: a * a and a * b
     # share a plan. Hence new fakes instead of conversions, which would keep identity and aliasing.
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+        symbolic = contextlib.nullcontext() if env is None else enable_python_dispatcher()
+        with FakeTensorMode(allow_non_fake_inputs=True, shape_env=env), symbolic:
+            fakes = [
+                torch.empty_strided(size, stride, dtype=t.dtype, device=t.device)
+                for (size, stride), t in zip(shapes, tensors, strict=True)
+            ]
             return make_fx(torch.func.functionalize(call), decomposition_table=select_decomp_table())(*fakes)
     except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
         raise _unsupported(op, "its result depends on values") from error
@@ -280,37 +336,103 @@ def _lower(
 
     Positions below 0 are words of random keys, see `_C.EagerPlan`.
     """
+    from torch_spyre._inductor.codegen import graph_buffer
+    from torch_spyre._inductor.tilegraph.build import Builder
+
+    with _lowered(traced, op) as (lowering, computed):
+        builder = Builder(_kernel_name(op), graph_buffer)
+        for made in computed:
+            builder.add(made)
+        mutated = _results(op, mutated, lowering)
+        fresh = [v for v, position in zip(lowering.graph_outputs, mutated, strict=True) if position is None]
+        graph = builder.graph([builder.returned(v) for v in fresh])
+    names = builder.arguments(graph)
+    return graph, _places(traced, names), _bindings(mutated)
+
+
+def _kernel_name(op: Any) -> str:
+    return f"eager_{op.name().split('::')[-1].replace('.', '_')}"
+
+
+@contextlib.contextmanager
+def _lowered(traced: torch.fx.GraphModule, op: Any, env: Any = None) -> Iterator[tuple[Any, list[Any]]]:
+    """Inductor's lowering of the graph, as the graph at hand, and the buffers it computes."""
     from torch._inductor import config as inductor_config
     from torch._inductor import ir
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
-    from torch_spyre._inductor.codegen import graph_buffer
-    from torch_spyre._inductor.tilegraph.build import Builder
-    from torch_spyre._inductor.tilegraph.trace import KEY
+    from torch_spyre._inductor.tilegraph.build import describe
 
-    placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
-    fakes = [n.meta["val"] for n in placeholders]
+    fakes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
     _keep_strides(traced)
-    lowering = GraphLowering(traced, example_inputs=fakes)
+    lowering = GraphLowering(traced, example_inputs=fakes, shape_env=env)
     with V.set_graph_handler(lowering), V.set_fake_mode(fakes[0].fake_mode):
         with inductor_config.patch(comprehensive_padding=False):  # as compile_fx does for devices that are not GPUs
             lowering.run(*fakes)
-        builder = Builder(f"eager_{op.name().split('::')[-1].replace('.', '_')}", graph_buffer)
         for operation in lowering.operations:
             if not isinstance(operation, ir.ComputedBuffer):
                 raise _unsupported(op, reason(op._schema.name.split("::")[-1]) or type(operation).__name__)
-            builder.add_computed(operation)
-        if [str(r.type) for r in op._schema.returns] == ["List[Tensor]"]:  # as many as there are, all new
-            mutated = [None] * len(lowering.graph_outputs)
-        fresh = [v for v, position in zip(lowering.graph_outputs, mutated, strict=True) if position is None]
-        graph = builder.graph([builder.returned(v) for v in fresh])
-    order = {p.name: i for i, p in enumerate(placeholders)}
-    words = sorted(name for name in builder.arguments(graph) if name.startswith(KEY))
+        yield lowering, [describe(operation) for operation in lowering.operations]
+
+
+def _results(op: Any, mutated: Sequence[int | None], lowering: Any) -> Sequence[int | None]:
+    if [str(r.type) for r in op._schema.returns] == ["List[Tensor]"]:  # as many as there are, all new
+        return [None] * len(lowering.graph_outputs)
+    return mutated
+
+
+def _places(traced: torch.fx.GraphModule, names: Sequence[str]) -> list[int]:
+    """The tensor of the call, or the word of a key, that each input of a kernel is."""
+    from torch_spyre._inductor.tilegraph.trace import KEY
+
+    order = {p.name: i for i, p in enumerate(n for n in traced.graph.nodes if n.op == "placeholder")}
+    words = sorted(name for name in names if name.startswith(KEY))
     order |= {f"{key}_{word}": -1 - 2 * i - word for i, key in enumerate(_keys(words)) for word in (0, 1)}
+    return [order[name] for name in names]
+
+
+def _bindings(mutated: Sequence[int | None]) -> list[tuple[str, int]]:
     counter = itertools.count()
-    outputs = [("input", m) if m is not None else ("output", next(counter)) for m in mutated]
-    return graph, [order[name] for name in builder.arguments(graph)], outputs
+    return [("input", m) if m is not None else ("output", next(counter)) for m in mutated]
+
+
+def lower_for_sizes(
+    op: Any, args: Sequence[Any], kwargs: dict[str, Any], pattern: eager_sizes.Pattern, n: int
+) -> eager_families.Lowered:
+    """The call with the size that varies as a symbol."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    from torch_spyre._inductor.codegen import graph_buffer
+    from torch_spyre._inductor.dynamic_recipe import encode_expr, plain, record
+    from torch_spyre._inductor.dynamic_space import NotBucketed
+
+    flat, spec = _flattened(op, args, kwargs)
+    args, kwargs = tree_unflatten(flat, spec)
+    positions = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
+    tensors = [flat[i] for i in positions]
+    env, source = ShapeEnv(), ConstantSource("n")
+    symbol = env.create_symbol(n, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+    size = env.create_symintnode(symbol, hint=n, source=source)
+    shapes = [((), ()) if s is None else s.at(size) for s in pattern.tensors]
+    mutated = _mutated_returns(op, args, kwargs, tensors)
+    traced = _trace(op, _functional(op, flat, spec, positions), tensors, shapes, env)
+    _check_sizes(traced, tensors)
+    with _lowered(traced, op, env) as (lowering, computed):
+        mutated = list(_results(op, mutated, lowering))
+        fresh = [v for v, position in zip(lowering.graph_outputs, mutated, strict=True) if position is None]
+        names, made = [v.get_name() for v in fresh], {c.name for c in computed if c.target is None}
+        if not made.issuperset(names) or len({*names}) < len(names) or any(v.get_layout().offset != 0 for v in fresh):
+            raise NotBucketed("a result is a view of something else")
+        recipe = record(_kernel_name(op), computed, names, graph_buffer)
+        if recipe is None or list(recipe.symbols) != [str(symbol)]:
+            raise NotBucketed(f"it is lowered for the size {n} only")
+        results = [[[encode_expr(e) for e in part] for part in (v.get_layout().size, v.get_layout().stride)]
+                   for v in fresh]  # fmt: skip
+    guards = [plain(g.expr) for g in env.guards]
+    places = _places(traced, [g.name for g in recipe.given])
+    return eager_families.Lowered(recipe.to_json(), places, _bindings(mutated), results, guards)
 
 
 def _keys(words: Sequence[str]) -> list[str]:

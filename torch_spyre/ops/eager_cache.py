@@ -53,9 +53,19 @@ def key(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
     return hashlib.sha256(repr((_fingerprint(), described)).encode()).hexdigest()
 
 
-def _describe(x: Any) -> Any:
+def family(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
+    """Name of the entry of all calls that differ in sizes, strides and layouts only, under the present knobs."""
+    try:
+        named = [(name, _describe(kwargs[name], sizes=False)) for name in sorted(kwargs)]
+        described = (str(op), _describe(list(args), sizes=False), named)
+    except _NoKey:
+        return None
+    return hashlib.sha256(repr((_fingerprint(), cache.planning(), described)).encode()).hexdigest()
+
+
+def _describe(x: Any, sizes: bool = True) -> Any:
     if isinstance(x, (list, tuple)):
-        return [_describe(item) for item in x]
+        return [_describe(item, sizes) for item in x]
     if x is None or isinstance(x, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)):
         return (type(x).__name__, repr(x))
     if isinstance(x, torch.device):
@@ -69,6 +79,8 @@ def _describe(x: Any) -> Any:
         if x.dim() or x.device.type != "cpu":
             raise _NoKey
         return plain
+    if not sizes:
+        return (x.device.type, str(x.dtype), x.dim(), x.requires_grad)
     layout = _C.get_spyre_tensor_layout(x)
     return (*plain, tuple(layout.device_size), tuple(layout.stride_map), layout.device_dtype.name)
 
@@ -117,3 +129,30 @@ def _remember(entry: str, record: Record) -> None:
 def _checksum(record: Record) -> str:
     body = {name: value for name, value in record.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def knobs_word() -> int:
+    """Stands for the knobs of this thread: the dispatcher keeps plans apart that were made under others."""
+    words = cache.planning()
+    return 0 if words == _unchanged() else int(hashlib.sha256(words.encode()).hexdigest()[:15], 16)
+
+
+def follow_knobs() -> None:
+    """Tells the dispatcher the knobs of this thread, and to ask again when they change."""
+    _watch()
+    _C._set_eager_knobs(knobs_word())
+
+
+@functools.cache
+def _watch() -> None:
+    _C._set_eager_knobs_reader(knobs_word)
+    knobs.on_change(lambda: _C._set_eager_knobs(-1))
+
+
+@functools.cache
+def _unchanged() -> str:
+    """What plans depend on if nobody changes a knob in this process."""
+    from torch_spyre._inductor import config  # reads the environment, once
+
+    values: Any = config
+    return repr([(k.name, values._config[k.name].default) for k in knobs.TABLE if k.group == "compiler"])

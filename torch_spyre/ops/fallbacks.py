@@ -31,6 +31,7 @@ from torch_spyre import _C, knobs
 from torch_spyre._inductor.provenance import MARK
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp, first_line
+from torch_spyre.ops import dtypes
 from torch_spyre.ops.eager import _scalar_tensors, compile_op
 from torch_spyre.ops.random import ON_CARD
 
@@ -93,6 +94,7 @@ def compile_or_run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         signature = _signature(op, *whole)
         reason = _refused.get(signature) if signature is not None else None
     if reason is None:
+        dtypes.check(op, args, kwargs)
         try:
             return compile_op(op, args, kwargs)
         except Exception as error:

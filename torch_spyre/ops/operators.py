@@ -45,19 +45,17 @@ HOST = (
         ("poisson", "binomial", "_standard_gamma", "_sample_dirichlet"),
     ),
     HostOps("the card has no such function, and no short formula keeps its precision", HOST_FUNCTIONS),
-    HostOps("needs the most frequent value, a count per value", ("mode", "histc (without bounds)", "histogram")),
-    HostOps("a running sum in the log domain has no stable form made of running sums", ("logcumsumexp",)),
+    HostOps("counts in float64 steps", ("histogram", "histogramdd", "histc (of integers, without bounds)")),
     HostOps(
         "a matrix factorisation: a chain of small dependent steps",
         ("linalg_cholesky_ex", "linalg_qr", "linalg_lu", "linalg_svd", "linalg_eigh", "linalg_inv_ex",
-         "linalg_solve_ex", "linalg_det", "linalg_slogdet", "linalg_lstsq", "triangular_solve"),
+         "linalg_solve_ex", "linalg_solve_triangular", "linalg_det", "linalg_slogdet", "linalg_lstsq",
+         "linalg_matrix_exp", "triangular_solve", "cholesky", "cholesky_inverse", "_cholesky_solve_helper",
+         "linalg_lu_factor_ex", "linalg_lu_solve", "lu_unpack", "_linalg_svd", "_linalg_slogdet", "geqrf", "ormqr"),
     ),
     HostOps("the card has no complex numbers", ("fft and everything complex",)),
     HostOps("the card has no float64", ("everything in float64",)),
-    HostOps(
-        "a recurrence over time with data-dependent lengths", ("_ctc_loss", "_embedding_bag", "_pack_padded_sequence")
-    ),
-    HostOps("a loop whose length depends on values", ("gcd", "lcm")),
+    HostOps("a recurrence over time with data-dependent lengths", ("_ctc_loss", "_pack_padded_sequence")),
     HostOps(
         "indices made from numbers alone: the host makes them once", ("tril_indices", "triu_indices"),
     ),
@@ -65,12 +63,11 @@ HOST = (
         "its steps are taken in float64, and whole numbers depend on their last bit",
         ("logspace", "linspace (of integers, where fp64 rounds)"),
     ),
+    HostOps("rows of different lengths in one tensor", ("segment_reduce", "_pdist_forward", "_pdist_backward")),
     HostOps(
-        "a gradient without a formula of its own on the card",
-        ("grid_sampler_2d_backward", "grid_sampler_3d_backward", "multi_margin_loss_backward",
-         "multilabel_margin_loss_backward"),
+        "a sparse gradient: refused, the card has no sparse tensors",
+        ("embedding (sparse=True)", "embedding_bag (sparse=True)"),
     ),
-    HostOps("a sparse gradient: refused, the card has no sparse tensors", ("embedding (sparse=True)",)),
     HostOps("pseudo-random windows", ("fractional_max_pool2d", "fractional_max_pool3d")),
 )  # fmt: skip
 
@@ -134,8 +131,14 @@ result is off by a multiple of 2**32. Other int64 arithmetic wraps at 32 bits.
 An index outside its range fails the launch, and so does `torch._assert_async`, eager and compiled: `IndexOutOfRange`,
 with the message of the assertion, at the next synchronisation.
 
-Random numbers in a compiled graph under activation checkpointing are refused (PyTorch keeps generator states for its
-own devices only); eager checkpointing draws the same numbers again.
+Eager calls that PyTorch refuses for their dtypes (`abs` of bool, `softmax` of int64) raise what the CPU raises.
+Compiled ones are as Inductor has them on every device: it does not refuse all of these.
+
+Optimisers with `fused=True` take a step in one launch. `foreach` ones, which PyTorch prefers, launch each of their ten or
+so functions once for each tensor: launches are cheap, and programs for whole lists would be planned for each model anew.
+
+Activation checkpointing, eager and compiled, draws the same random numbers again in the backward pass. A compiled graph
+keeps the two words of each draw's key for it.
 """
 
 

@@ -9,7 +9,7 @@ arrives as one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,10 @@ def _wide(x: Any) -> Any:
     return x.to(torch.float32) if isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def _promoted(x: Any, operands: Sequence[Any]) -> torch.dtype:
+    return functools.reduce(torch.promote_types, (torch.result_type(x, t) for t in operands))
+
+
 def _with_number(op: Any, formula: Callable[..., Any], number: str) -> Callable[..., Any]:
     in_place = op._schema.name.endswith("_")
 
@@ -44,7 +48,7 @@ def _with_number(op: Any, formula: Callable[..., Any], number: str) -> Callable[
         result = formula(_wide(x), *map(_wide, operands), given)
         if in_place:
             return x.copy_(result)
-        return result.to(torch.result_type(x, operands[0]))
+        return result.to(_promoted(x, operands))
 
     return call
 
@@ -59,7 +63,7 @@ def _in_graph(formula: Callable[..., Any], number: str) -> Callable[..., Any]:
         if (number == "alpha" and given == 1) or not any(_wide(t) is not t for t in tensors):
             return NotImplemented
         result = formula(_wide(x), *map(_wide, operands), given)
-        return result.to(functools.reduce(torch.promote_types, (torch.result_type(x, t) for t in operands)))
+        return result.to(_promoted(x, operands))
 
     return call
 

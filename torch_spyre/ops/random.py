@@ -2,7 +2,9 @@
 """Random numbers as functions of random words that the card makes: one word per element, by the element's number.
 
 ``spyre::random`` stands in traced graphs for the words of one draw. Its key comes with each launch, from the device's
-generator, so a plan holds no random state and the numbers do not depend on how the work is cut.
+generator, so a plan holds no random state and the numbers do not depend on how the work is cut. Where a backward pass
+computes the forward one again (activation checkpointing), the key is a value of the graph that the forward pass keeps:
+``spyre::random_key`` draws it, ``spyre::random_of`` makes the words.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from torch_spyre import _C
 from torch_spyre.errors import UnsupportedOp
 
 aten = torch.ops.aten
@@ -26,14 +30,40 @@ def _fake(size: Sequence[int], number: int, device: torch.device) -> torch.Tenso
     return torch.empty(size, dtype=torch.int32, device=device)
 
 
+_library.define("random_key(int number, Device device) -> (Tensor, Tensor)", tags=(torch.Tag.nondeterministic_seeded,))
+_library.define("random_of(SymInt[] size, Tensor low, Tensor high, Device device) -> Tensor")
+
+
+@torch.library.register_fake("spyre::random_key", lib=_library)
+def _fake_key(number: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.empty((), dtype=torch.int32) for _ in range(2))
+
+
+@torch.library.impl("spyre::random_key", "CompositeExplicitAutograd", lib=_library)
+def _key(number: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.tensor(word, dtype=torch.int32) for word in _C.draw_key(device.index or 0))
+
+
+@torch.library.register_fake("spyre::random_of", lib=_library)
+def _fake_of(size: Sequence[int], low: torch.Tensor, high: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.int32, device=device)
+
+
 # int32 words; `number` tells the draws of one graph apart.
 random_words = torch.ops.spyre.random.default
+random_key = torch.ops.spyre.random_key.default
+words_of_key = torch.ops.spyre.random_of.default
 
 
 def _words(size: Sequence[int], device: torch.device) -> torch.Tensor:
     mode = get_proxy_mode()
-    number = 0 if mode is None else len(mode.tracer.graph.find_nodes(op="call_function", target=random_words))
-    return random_words(list(size), number, device)
+    again = mode is not None and "recompute" in traceback.get_current_meta()
+    draw = random_key if again else random_words
+    number = 0 if mode is None else len(mode.tracer.graph.find_nodes(op="call_function", target=draw))
+    if not again:
+        return random_words(list(size), number, device)
+    low, high = random_key(number, device)  # which _inductor/recompute.py keeps
+    return words_of_key(list(size), low, high, device)
 
 
 def _high_bits(size: Sequence[int], device: torch.device, bits: int) -> torch.Tensor:

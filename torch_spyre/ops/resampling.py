@@ -57,6 +57,18 @@ def _to_places(dims: int) -> Callable[..., Any]:
     return backward
 
 
+def _as_int32(op: Any) -> Callable[..., Any]:
+    """Maximum pooling of int64: its neutral element has no place on the card, which keeps the values as int32."""
+
+    def pool(x: Any, *form: Any) -> Any:
+        if x.dtype != torch.int64:
+            return NotImplemented
+        values, places = op(x.to(torch.int32), *form)
+        return values.to(torch.int64), places
+
+    return pool
+
+
 # Interpolation: the forward op itself, on the unit vectors of a dim, tells the weights.
 
 _LINES: dict[str, Callable[..., Any]] = {
@@ -76,6 +88,51 @@ def _interpolation_backward(kind: str, grad: Any, size: Sequence[int], corners: 
         unit = torch.eye(old, device=grad.device, dtype=torch.float32).unsqueeze(0)
         maps.append(_LINES[kind](unit, new, scale, corners).squeeze(0))
     return along_last_dims(grad, maps)
+
+
+def _smoothed(filter_width: int, kind: str) -> Callable[..., Any]:
+    """Weights of an interpolation that takes in as many elements as an output covers (antialiasing)."""
+
+    def weights(size: int, output: int, scale: float | None, corners: bool, like: Any) -> Any:
+        if corners:
+            step = (size - 1) / (output - 1) if output > 1 else 0.0
+        else:
+            step = 1 / scale if scale else size / output
+        support, narrow = filter_width / 2 * max(step, 1.0), 1 / max(step, 1.0)
+        center = (torch.arange(output, device=like.device, dtype=torch.float32).unsqueeze(-1) + 0.5) * step
+        first = torch.floor(center - support + 0.5).clamp(min=0)
+        end = torch.floor(center + support + 0.5).clamp(max=size)
+        here = torch.arange(size, device=like.device, dtype=torch.float32)
+        value = _FILTERS[kind](((here - center + 0.5) * narrow).abs())
+        value = torch.where((here >= first) & (here < end), value, 0.0)
+        return value / value.sum(-1, keepdim=True)
+
+    return weights
+
+
+def _cubic(x: Any) -> Any:
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
+
+
+_FILTERS: dict[str, Callable[[Any], Any]] = {"linear": lambda x: (1 - x).clamp(min=0), "cubic": _cubic}
+_SMOOTHED = {"linear": _smoothed(2, "linear"), "cubic": _smoothed(4, "cubic")}
+
+
+def _antialiased(kind: str) -> Callable[..., Any]:
+    def forward(x: Any, size: Sequence[int], corners: bool, *scales: Any) -> Any:
+        lines = zip(x.shape[2:], size, _filled(scales, 2), strict=True)
+        return along_last_dims(x, [_SMOOTHED[kind](old, new, scale, corners, x) for old, new, scale in lines])
+
+    return forward
+
+
+def _antialiased_backward(kind: str) -> Callable[..., Any]:
+    def backward(grad: Any, output: Sequence[int], size: Sequence[int], corners: bool, *scales: Any) -> Any:
+        lines = zip(size[2:], output, _filled(scales, 2), strict=True)
+        return along_last_dims(grad, [_SMOOTHED[kind](old, new, scale, corners, grad).t() for old, new, scale in lines])
+
+    return backward
 
 
 def _weighted(kind: str) -> Callable[..., Any]:
@@ -125,6 +182,8 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten._adaptive_avg_pool3d_backward.default: _adaptive_avg_pool3d_backward,
     aten.adaptive_max_pool2d_backward.default: _to_places(2),
     aten.adaptive_max_pool3d_backward.default: _to_places(3),
+    aten.max_pool2d_with_indices.default: _as_int32(aten.max_pool2d_with_indices.default),
+    aten.max_pool3d_with_indices.default: _as_int32(aten.max_pool3d_with_indices.default),
     aten.max_pool3d_with_indices_backward.default: _to_places(3),
     aten.upsample_nearest1d_backward.default: _single("nearest"),
     aten.upsample_nearest3d_backward.default: _single("nearest"),
@@ -135,6 +194,10 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.upsample_bilinear2d_backward.default: _weighted("linear"),
     aten.upsample_trilinear3d_backward.default: _weighted("linear"),
     aten.upsample_bicubic2d_backward.default: _weighted("cubic"),
+    aten._upsample_bilinear2d_aa.default: _antialiased("linear"),
+    aten._upsample_bicubic2d_aa.default: _antialiased("cubic"),
+    aten._upsample_bilinear2d_aa_backward.default: _antialiased_backward("linear"),
+    aten._upsample_bicubic2d_aa_backward.default: _antialiased_backward("cubic"),
     aten.replication_pad1d_backward.default: _replication_backward,
     aten.replication_pad2d_backward.default: _replication_backward,
     aten.replication_pad3d_backward.default: _replication_backward,

@@ -114,7 +114,7 @@ PUBLISHED: dict[str, ModelConfig] = {
             ModelConfig("qwen-3-32b", 5120, 64, 64, 8, 128, 25600, 151936),
             ModelConfig("qwen-3-30b-a3b", 2048, 48, 32, 4, 128, 768, 151936, experts=128, experts_per_token=8),
         ),
-        ModelConfig("phi-3-mini", 3072, 32, 32, 32, 96, 8192, 32064),
+        ModelConfig("phi-3-mini", 3072, 32, 32, 32, 96, 8192, 32064, window=2047),
         ModelConfig("phi-4-mini", 3072, 32, 24, 8, 128, 8192, 200064, tied=True),
         ModelConfig("phi-4", 5120, 40, 40, 10, 128, 17920, 100352),
         *_gemma3(
@@ -127,6 +127,7 @@ PUBLISHED: dict[str, ModelConfig] = {
 }
 
 _FAMILIES = "llama granite granitemoe mistral mixtral qwen2 qwen3 qwen3_moe phi3 gemma3_text gemma3".split()
+_WINDOWED = ("mistral", "mixtral", "phi3")  # a window that is given holds in every layer
 
 
 def find(name: str) -> ModelConfig:
@@ -162,7 +163,7 @@ def _from_transformers(data: dict[str, Any], kind: str, path: Path) -> ModelConf
     experts = data.get("num_local_experts") or data.get("num_experts") or 0
     width = data.get("moe_intermediate_size") if experts else None
     gemma = kind.startswith("gemma3")
-    windowed = data.get("sliding_window") and (gemma or data.get("use_sliding_window", kind == "mistral"))
+    windowed = data.get("sliding_window") and (gemma or data.get("use_sliding_window", kind in _WINDOWED))
     return ModelConfig(
         data.get("_name_or_path") or path.parent.name or "model",
         data["hidden_size"],

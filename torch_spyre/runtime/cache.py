@@ -83,13 +83,17 @@ def compiler_fingerprint() -> str:
 def key(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> Key:
     """Key of a planned kernel: compiler, planning knobs, device, graph, and each input's layout and offset."""
     digest = hashlib.sha256()
-    planning = [(k.name, knobs.get(k.name)) for k in knobs.TABLE if k.group == "compiler"]
-    for part in (compiler_fingerprint(), repr(planning), _device(), graph_json, repr(list(inputs))):
+    for part in (compiler_fingerprint(), planning(), graph_json, repr(list(inputs))):
         digest.update(part.encode())
         digest.update(b"\0")
     name = Key(digest.hexdigest())
     name.inputs = tuple(inputs)
     return name
+
+
+def planning() -> str:
+    """What plans depend on beside compiler and graph: knobs and device."""
+    return repr([(k.name, knobs.get(k.name)) for k in knobs.TABLE if k.group == "compiler"]) + _device()
 
 
 def _device() -> str:

@@ -143,11 +143,15 @@ def _k_ways(parts: dict[str, list[Dim]], units: dict[str, int], cores: int) -> t
     result is too small for the cores and k is long; and may be cut further where an operand spans too much memory."""
     if len(parts["k"]) != 1:
         return (1,)
-    rows = -(-units["m"] // _ROWS)
-    idle = cores // (units["b"] * rows * units["n"])
-    ways = 1 << min(idle, units["k"] // _K_STICKS).bit_length() >> 1
+    ways = k_ways(units["b"], units["m"], units["n"], units["k"], cores)
     huge = parts["k"][0].size * max(units["m"], units["n"] * 64) * 2 > MAX_SPAN_BYTES
-    return (1, 2, 4, MOST_K_WAYS) if huge else (max(1, ways),)
+    return (1, 2, 4, MOST_K_WAYS) if huge else (ways,)
+
+
+def k_ways(batch: int, rows: int, columns: int, k: int, cores: int) -> int:
+    """Parts of k for a matmul of so many matrices, rows, sticks of columns and sticks of k."""
+    idle = cores // (batch * -(-rows // _ROWS) * columns)
+    return max(1, 1 << min(idle, k // _K_STICKS).bit_length() >> 1)
 
 
 def _partial_bytes(pieces: Iterable[tuple[str, int, int]]) -> int:

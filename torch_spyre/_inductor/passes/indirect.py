@@ -3,8 +3,9 @@
 
 A device dim takes an index tensor as it is, or values computed from it by integer operations: the stick and the lane of
 an element along the stick dim, a shifted index of a slice. Where the table's dims do not separate, every device dim is
-computed from the linear offset. The card checks each index against the extent of its dim; where that is more than the
-table has, an index outside is replaced by one that the card refuses.
+computed from the linear offset; a table with more dims than an instruction takes indices is copied flat before. The
+card checks each index against the extent of its dim; where that is more than the table has, an index outside is
+replaced by one that the card refuses.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Layout, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose, term_range
+from torch_spyre.backend.isa import MAX_INDICES
 from torch_spyre.ktir.tileops import Coord, Term
 
 INDIRECT = "@"
@@ -45,6 +47,8 @@ def direct(table: Buffer, index: Index, node: Node, places: Sequence[Load], comp
     coords = decompose(index.shifted(table.offset), table.layout.axes(), sizes)
     if coords is None:
         return None
+    if sum(any(is_indirect(t) for t in c.terms) for c in coords) > MAX_INDICES:
+        return None
     used: list[Load] = []
     result: list[Coord] = []
     for coord, extent in zip(coords, table.layout.device_size, strict=True):
@@ -65,9 +69,11 @@ def direct(table: Buffer, index: Index, node: Node, places: Sequence[Load], comp
     return _with_index(Table(tuple(result), tuple(used)), table.layout, node, places, compute)
 
 
-def by_offset(table: Buffer, index: Index, node: Node, places: Sequence[Load], compute: Compute) -> Table:
-    """Coordinates decoded from the linear offset, whatever the index is."""
+def by_offset(table: Buffer, index: Index, node: Node, places: Sequence[Load], compute: Compute) -> Table | None:
+    """Coordinates decoded from the linear offset, whatever the index is; None if the table has too many dims."""
     assert table.layout is not None
+    if len(_descending(table.layout)) > MAX_INDICES:
+        return None
     offset = _coordinate(Coord(index.terms, index.const), places, compute)
     for j, limit in enumerate(node.limits):
         if len(node.limits) > 1 or limit < table.span:

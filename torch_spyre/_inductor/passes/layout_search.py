@@ -7,6 +7,10 @@ that this node's operands are re-laid instead (fewer bytes above a conversion or
 readers); or downwards, by letting its reader keep the stick, so that the result is re-laid where it is needed (fewer
 bytes below a reduction, none if nobody minds). A move continues as long as there is a copy to push further; the best of
 all stations is kept, and the search ends when no move helps.
+
+A long graph is searched in windows around its dearest copies, each kind of copy once, since layers repeat; what a
+window chooses holds for the whole graph, and stays only if the whole graph gets cheaper. Work is bounded by how many
+nodes are given layouts, not by time, so that plans do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -19,45 +23,108 @@ from torch_spyre._inductor.passes import candidates
 from torch_spyre._inductor.passes.coordinates import stick_dims
 from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
-from torch_spyre._inductor.passes.layouts import CHOICE, COPIES, assign, coordinates, form
+from torch_spyre._inductor.passes.layouts import CHOICE, COPIES, Rejected, assign, coordinates, form
 from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import decompose
-from torch_spyre.errors import SpyreError
 
 Choices = dict[object, str]
 _ROUNDS = 4
 _STATIONS = 8  # how far one move goes
 _MOST_COPIES = 12  # kinds of copies that are tried
-_SAMPLE = 160  # nodes of a long graph on which the search runs; its layers repeat
+_WINDOW = 160  # nodes that are searched at a time
+_WINDOWS = 16
+_WORK = 60_000  # nodes that all trials of one graph may lay out
 _WORTH = 0.005  # copies that take less than this part of the time stay where they are
+
+
+@dataclass
+class Work:
+    """Nodes that may still be laid out."""
+
+    left: int = _WORK
+
+    def layouts(self, graph: Graph, choices: Choices) -> Graph | None:
+        """The graph with layouts under these choices; None if they cannot be kept, or nothing is left to try them."""
+        if self.left <= 0:
+            return None
+        self.left -= len(graph.nodes)
+        try:
+            return assign(graph.clone(), choices)
+        except Rejected:
+            return None
 
 
 def run(graph: Graph) -> Graph:
     untouched = graph.clone()
-    greedy = assign(graph)
-    if not any(True for _ in _copies(greedy)):
-        return greedy
+    best = assign(graph)
     prices: dict[object, float] = {}
-    choices, notes = search(_sample(untouched), prices)
-    best = _try(untouched, choices) if choices else None
-    if best is None or price(best, prices) >= price(greedy, prices):
-        best = greedy
-    _note(best, {n.name: notes[form(untouched, n)] for n in untouched.nodes if form(untouched, n) in notes})
+    choices: Choices = {}
+    notes: dict[object, str] = {}
+    seen: set[object] = set()
+    work, cost = Work(), 0.0
+    for _ in range(_WINDOWS):
+        start = _next_window(untouched, best, prices, seen)
+        if start is None or work.left <= 0:
+            break
+        part = _window(untouched, best, start)
+        found, told = search(part, choices, prices, work, seen)
+        notes = {**told, **notes}
+        if found != choices:
+            cost = cost or price(best, prices)
+            trial = Work(len(untouched.nodes)).layouts(untouched, found)
+            there = price(trial, prices) if trial is not None else cost
+            if trial is not None and there < cost:
+                best, cost, choices = trial, there, found
+        if len(part.nodes) == len(untouched.nodes):
+            break
+    if notes:
+        forms = ((n.name, form(untouched, n)) for n in untouched.nodes)
+        _note(best, {name: notes[key] for name, key in forms if key in notes})
     return best
 
 
-def search(graph: Graph, prices: dict[object, float]) -> tuple[Choices, dict[object, str]]:
+def _next_window(graph: Graph, planned: Graph, prices: dict[object, float], seen: set[object]) -> int | None:
+    """Where the window begins that has the dearest kind of copy not yet seen in its middle."""
+    paid: dict[object, float] = {}
+    first: dict[object, str] = {}
+    nodes = {n.name: n for n in graph.nodes}
+    for copy in _copies(planned):
+        kind = _kind(graph, nodes, copy)
+        if kind not in seen:
+            paid[kind] = paid.get(kind, 0.0) + _price(planned, copy.node, prices)
+            first.setdefault(kind, copy.reader.name)
+    if not paid:
+        return None
+    dearest = max(paid, key=lambda k: paid[k])
+    seen.add(dearest)
+    place = next((i for i, n in enumerate(graph.nodes) if n.name == first[dearest]), 0)
+    return max(0, min(place - _WINDOW // 2, len(graph.nodes) - _WINDOW))
+
+
+def _window(graph: Graph, planned: Graph, start: int) -> Graph:
+    """A part of the graph; what the nodes before it wrote lies as it was planned."""
+    part = graph.clone()
+    for node in part.nodes[:start]:
+        part.buffers[node.output.buffer].layout = planned.buffers[node.output.buffer].layout
+    part.nodes = part.nodes[start : start + _WINDOW]
+    return part
+
+
+def search(
+    graph: Graph, choices: Choices, prices: dict[object, float], work: Work, seen: set[object]
+) -> tuple[Choices, dict[object, str]]:
     """The choices that the cheapest plan found needs, and for the node of each copy what was considered."""
-    choices: Choices = {}
-    best = assign(graph.clone())
-    cost = price(best, prices)
     notes: dict[object, str] = {}
+    best = work.layouts(graph, choices)
+    if best is None:
+        return choices, notes
+    cost = price(best, prices)
     for _ in range(_ROUNDS):
         better: tuple[float, Choices, Graph] | None = None
-        for copy in _kinds(graph, best, prices, cost * _WORTH):
+        for copy in _kinds(graph, best, prices, cost * _WORTH, seen):
             stations: list[tuple[str, float]] = []
             for upwards in (True, False):
-                for trial, planned in _move(graph, best, choices, copy, upwards):
+                for trial, planned in _move(graph, best, choices, copy, upwards, work):
                     there = price(planned, prices)
                     where = f"{'above' if upwards else 'below'} {trial.name}"
                     stations.append((where, there))
@@ -125,14 +192,22 @@ def _copies(graph: Graph) -> Iterator[Copy]:
             yield Copy(node, wrote[0] if temp and len(wrote) == 1 else None, reader)
 
 
-def _kinds(graph: Graph, planned: Graph, prices: dict[object, float], least: float) -> list[Copy]:
-    """One copy of each kind, the dearest first: those between nodes of one form move together."""
+def _kind(graph: Graph, nodes: Mapping[str, Node], copy: Copy) -> object:
+    """Copies between nodes of one form move together."""
+    ends = [nodes.get(n.name) if n is not None else None for n in (copy.producer, copy.reader)]
+    return tuple(form(graph, n) if n is not None else None for n in ends), copy.node.dims
+
+
+def _kinds(graph: Graph, planned: Graph, prices: dict[object, float], least: float, seen: set[object]) -> list[Copy]:
+    """One copy of each kind, the dearest first; those that are tried or not worth it are added to `seen`."""
     found: dict[object, list[Copy]] = {}
+    nodes = {n.name: n for n in graph.nodes}
     for copy in _copies(planned):
-        ends = [form(graph, n) if n is not None else None for n in _ends(graph, copy)]
-        found.setdefault((tuple(ends), copy.node.dims), []).append(copy)
-    paid = [(-sum(_price(planned, c.node, prices) for c in kind), kind[0]) for kind in found.values()]
-    return [copy for cost, copy in sorted(paid, key=lambda k: k[0]) if -cost >= least][:_MOST_COPIES]
+        found.setdefault(_kind(graph, nodes, copy), []).append(copy)
+    paid = {kind: sum(_price(planned, c.node, prices) for c in copies) for kind, copies in found.items()}
+    worth = sorted((kind for kind in paid if paid[kind] >= least), key=lambda kind: -paid[kind])
+    seen |= paid.keys() - set(worth[_MOST_COPIES:])
+    return [found[kind][0] for kind in worth[:_MOST_COPIES]]
 
 
 def _ends(graph: Graph, copy: Copy) -> list[Node | None]:
@@ -150,7 +225,7 @@ def _free(graph: Graph, node: Node | None) -> bool:
 
 
 def _move(
-    graph: Graph, planned: Graph, choices: Mapping[object, str], copy: Copy, upwards: bool
+    graph: Graph, planned: Graph, choices: Mapping[object, str], copy: Copy, upwards: bool, work: Work
 ) -> Iterator[tuple[Trial, Graph]]:
     """Pushes a copy past one node after the other; yields what comes out at each station."""
     front = [copy]
@@ -166,7 +241,7 @@ def _move(
         if not fresh or all(made.get(k) == v for k, v in fresh.items()):
             return
         made = {**made, **fresh}
-        result = _try(graph, made)
+        result = work.layouts(graph, made)
         if result is None:
             return
         planned = result
@@ -204,22 +279,6 @@ def _stick(graph: Graph, node: Node, value: Load) -> str:
     coords = coordinates(graph.buffers[value.buffer], value.index, node.sizes())
     inside = stick_dims(coords) if coords is not None else []
     return inside[0] if len(inside) == 1 else ""
-
-
-def _try(graph: Graph, choices: Choices) -> Graph | None:
-    """The graph with layouts under these choices; None if they cannot be kept."""
-    try:
-        return assign(graph.clone(), choices)
-    except (SpyreError, AssertionError):
-        return None
-
-
-def _sample(graph: Graph) -> Graph:
-    if len(graph.nodes) <= _SAMPLE:
-        return graph
-    part = graph.clone()
-    part.nodes = part.nodes[:_SAMPLE]
-    return part
 
 
 def _remember(

@@ -26,6 +26,11 @@ _MAX_RANK = 6  # what the layout rule covers
 COPIES = ("identity", "ReStickifyOpHBM")
 
 
+class Rejected(UnsupportedOp):
+    """A node cannot work with the layouts around it. The search drops the choice that led here; without a choice there
+    is no plan for the graph."""
+
+
 def make_layout(buffer: Buffer, order: Sequence[int]) -> Layout:
     """The layout rule: dims in `order`, the last one in the stick; a trailing -1 puts one element in each stick."""
     import torch
@@ -55,7 +60,7 @@ def _joined_layout(buffer: Buffer, order: Sequence[int]) -> Layout:
                 dims = by_stride
                 continue
             shape = f"{list(buffer.size)} with one value per stick" if single else str(list(buffer.size))
-            raise UnsupportedOp(f"{buffer.name}: {shape} has more than {_MAX_RANK} dims; flatten some of them first")
+            raise Rejected(f"{buffer.name}: {shape} has more than {_MAX_RANK} dims; flatten some of them first")
         (outer, _), (inner, stride) = dims[first : first + 2]
         dims[first : first + 2] = [(outer * inner, stride)]
     size, stride_of = [n for n, _ in dims], [s for _, s in dims]
@@ -146,7 +151,7 @@ class _Layouts:
             stick = self._stick_dim(node)
         host = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.result_sizes())
         if host is None:
-            raise UnsupportedOp(f"{node.name}: result index {node.output.index} does not separate over {buffer.size}")
+            raise Rejected(f"{node.name}: result index {node.output.index} does not separate over {buffer.size}")
         everything = list(range(rank))
         if rank > _MAX_RANK and node.op in COPIES:  # as a fresh tensor of that rank: flat over the range it spans
             span = 1 + sum((n - 1) * s for n, s in zip(buffer.size, buffer.stride, strict=True))
@@ -284,7 +289,8 @@ class _Layouts:
             return (stick_dims(coords) or [""])[0] if coords is not None else node.dims[-1][0]
         buffer = self.graph.buffers[node.output.buffer]
         coords = coordinates(buffer, node.output.index, node.result_sizes())
-        assert coords is not None
+        if coords is None:
+            raise Rejected(f"{node.name}: result index {node.output.index} does not separate in {buffer.layout}")
         return (stick_dims(coords) or [""])[0]
 
     def _feed(self, node: Node) -> None:
@@ -339,7 +345,7 @@ class _Layouts:
         copy.notes.append(f"{load.buffer} re-laid with {stick or 'one value'} in the stick for {node.name}")
         try:
             self._finish_copy(copy)
-        except UnsupportedOp:
+        except Rejected:
             # A slice of joined dims (13 of 2 x 8 rows) ends inside the last step of a digit: all of that is copied.
             whole = _whole_digits(load.index, node.dims, source)
             if whole == node.dims:
@@ -383,18 +389,26 @@ class _Layouts:
             refine(node, self._accesses(node), self._layouts(node))
         except Conflict as conflict:
             self._resolve(node, conflict.dim)
-            refine(node, self._accesses(node), self._layouts(node))
+            self._refine(node)
         if node.op == "batchmatmul" and len(node.reduced) > 1 and not self._joins(node):
             node.reduced = ("k",)
             self._whole(node, "k")
-            refine(node, self._accesses(node), self._layouts(node))
+            self._refine(node)
         if node.along and node.along not in [d.name for d in node.tiles]:
             node.reduced = reduced
             self._whole(node, node.along)
-            refine(node, self._accesses(node), self._layouts(node))
+            self._refine(node)
         if node.along and node.along not in [d.name for d in node.tiles]:
-            raise UnsupportedOp(f"{node.name} runs along dim {node.along}, which its operands cut ({node.origin})")
+            raise Rejected(f"{node.name} runs along dim {node.along}, which its operands cut ({node.origin})")
         self.nodes.append(node)
+
+    def _refine(self, node: Node) -> None:
+        """The last attempt: operands have been re-laid as far as that goes."""
+        try:
+            refine(node, self._accesses(node), self._layouts(node))
+        except Conflict as conflict:
+            message = f"{node.name} cuts dim {conflict.dim} at places that do not nest ({node.origin})"
+            raise Rejected(message) from None
 
     def _whole(self, node: Node, dim: str) -> None:
         """A contraction or a scan runs over one dim: re-lay each operand that cuts `dim` anywhere but at its stick."""
@@ -422,6 +436,17 @@ class _Layouts:
 
     def _finish_table(self, node: Node) -> None:
         """Finds the index tensors of the table's device dims; other operands only have to separate."""
+        if self._addressed(node):
+            return
+        if node.op == "gather":
+            table, *places = node.inputs
+            assert isinstance(table, Load)
+            node.inputs = (self._flat(node, table), *places)
+            if self._addressed(node):
+                return
+        raise Rejected(f"{node.name} cuts its dims at places that do not nest ({node.origin})")
+
+    def _addressed(self, node: Node) -> bool:
         gathers = node.op == "gather"
         access = next(node.loads()) if gathers else node.output
         table = self.graph.buffers[access.buffer]
@@ -444,8 +469,30 @@ class _Layouts:
                 node.inputs = (source, *places)
                 continue
             self.nodes.append(node)
-            return
-        raise UnsupportedOp(f"{node.name} cuts its dims at places that do not nest ({node.origin})")
+            return True
+        return False
+
+    def _flat(self, node: Node, load: Load) -> Load:
+        """A copy of a whole table as one dim, which two indices address, the stick and the lane."""
+        source = self.graph.buffers[load.buffer]
+        if source.numel != source.span:
+            raise Rejected(f"{node.name} gathers from {source.size} with gaps between its rows ({node.origin})")
+        key = (load.buffer, "flat")
+        if key not in self.copies:
+            dims = tuple((f"x{i}", n) for i, n in enumerate(source.size) if n > 1)
+            whole = Index(
+                tuple(
+                    Term(f"x{i}", s) for i, (n, s) in enumerate(zip(source.size, source.stride, strict=True)) if n > 1
+                )
+            )
+            temp = self._temp((("x", source.numel),), source.dtype)
+            flat = self.graph.buffers[temp.buffer]
+            flat.layout = make_layout(flat, [0])
+            name, into = f"{node.name}_flat_{load.buffer}", Load(temp.buffer, whole)
+            self._finish_copy(Node(name, "identity", dims, (Load(load.buffer, whole),), into, origin=node.origin))
+            self.copied.setdefault(load.buffer, []).append(key)
+            self.copies[key] = temp
+        return Load(self.copies[key].buffer, load.index)
 
     def _integers(self, node: Node, op: str, inputs: Sequence[Value], dtype: str) -> Load:
         """The result of an operation on index tensors, over the dims that it depends on."""
@@ -487,7 +534,7 @@ class _Layouts:
             else:
                 self.nodes.append(node)
                 return
-        raise UnsupportedOp(f"{node.name} cuts dim {conflict.dim} at places that do not nest ({node.origin})")
+        raise Rejected(f"{node.name} cuts dim {conflict.dim} at places that do not nest ({node.origin})")
 
 
 def _whole_digits(index: Index, dims: tuple[tuple[str, int], ...], source: Buffer) -> tuple[tuple[str, int], ...]:

@@ -13,6 +13,7 @@
 #include "errors.h"
 #include "monitor.h"
 #include "profiler.h"
+#include "recording.h"
 #include "storage.h"
 
 namespace spyre {
@@ -197,6 +198,7 @@ c10::DataPtr allocate(c10::DeviceIndex device, uint64_t bytes, LayoutPtr layout,
     state_of(device).add(rounded, rounded);
     report(*r, static_cast<int64_t>(rounded));
     token = token_of(*r);
+    if (auto* recording = Recording::active()) recording->allocated(r->address);
   }
   return c10::DataPtr(token, r.release(), &delete_record, spyre_device(device));
 }

@@ -8,6 +8,7 @@
 #include "device.h"
 #include "errors.h"
 #include "profiler.h"
+#include "recording.h"
 
 namespace spyre {
 namespace {
@@ -44,6 +45,7 @@ bool dma_converts(c10::ScalarType from, c10::ScalarType to) {
 void dma_in(const void* host, c10::ScalarType host_dtype, c10::IntArrayRef host_stride, const StorageRecord& record,
             c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, std::shared_ptr<const void> keep) {
   const profiler::Call call(nullptr);
+  Recording::spoil_active("values from the host");
   auto& card = card_of(record.device);
   const int stream = current_stream_id(record.device);
   const auto device = device_tensor(record, stride, offset);
@@ -63,6 +65,7 @@ void dma_in(const void* host, c10::ScalarType host_dtype, c10::IntArrayRef host_
 void dma_out(const StorageRecord& record, c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, void* host,
              c10::ScalarType host_dtype, c10::IntArrayRef host_stride, std::shared_ptr<const void> keep) {
   const profiler::Call call(nullptr);
+  Recording::spoil_active("values read by the host");
   auto& card = card_of(record.device);
   if (card.timing_only()) {
     TORCH_WARN_ONCE("spyre runs in timing-only mode: nothing is computed, and values read from the card are zeros");

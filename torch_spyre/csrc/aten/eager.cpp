@@ -14,6 +14,7 @@
 #include "errors.h"
 #include "generator.h"
 #include "python_objects.h"
+#include "spyre/sanitizer.h"
 
 namespace torch::jit {
 // Exported by libtorch_python; the header that declares them costs more than all of this file.
@@ -27,12 +28,35 @@ namespace {
 namespace py = pybind11;
 using torch::jit::Stack;
 
-std::shared_mutex cache_mutex;
-PlanMap<EagerPlan>& cache() {
-  static auto* map = new PlanMap<EagerPlan>;
-  return *map;
+/// Plans by signature, in two generations: what has not been used since the younger one began to fill is forgotten when
+/// it is full, so that sizes which grow for ever do not fill the memory.
+constexpr size_t kGeneration = 8192;
+constexpr size_t kBucketsPerOp = 512;
+using Buckets = std::vector<std::shared_ptr<const BucketPlan>>;
+
+struct Cache {
+  std::shared_mutex mutex;
+  PlanMap<EagerPlan> young, old;
+  std::unordered_map<std::vector<int64_t>, Buckets, KeyHash, KeyEqual> buckets;  // by op, dtypes and ranks
+  int64_t cleared = 0;
+
+  void put(std::span<const int64_t> words, const std::shared_ptr<const EagerPlan>& plan) {
+    if (young.size() >= kGeneration) {
+      old = std::move(young);
+      young.clear();
+    }
+    young.insert_or_assign({words.begin(), words.end()}, plan);
+  }
+};
+Cache& cache() {
+  static auto* made = new Cache;
+  return *made;
 }
 PyObject* compiler = nullptr;  // owned
+
+/// Stands in each key for the knobs under which this thread plans; 0: as the process began, below 0: they have changed.
+thread_local int64_t knobs_word = 0;
+PyObject* knobs_reader = nullptr;  // owned; gives the word
 
 enum Tag : int64_t {
   kNone = 16,
@@ -51,6 +75,7 @@ struct Call {
   c10::SmallVector<const at::Tensor*, 8> tensors;  // null: a number
   c10::SmallVector<double, 8> numbers;             // by the place of the null
   bool numbers_at_launch = false;                  // floats are launch scalars, not part of the key
+  bool sizes = true;                               // are sizes, strides and layouts part of the key?
   c10::DeviceIndex device = -1;
   std::optional<at::Generator> generator;
   const at::Tensor* foreign = nullptr;  // a tensor that is neither on spyre nor a CPU scalar
@@ -79,7 +104,11 @@ void Call::add_tensor(const at::Tensor& t) {
     const auto index = t.device().index();
     if (device == -1) device = index;
     if (index != device) foreign = &t;
-    key.add_tensor(t);
+    if (sizes) {
+      key.add_tensor(t);
+    } else {
+      key.add(static_cast<int64_t>(t.scalar_type()) << 8 | static_cast<int64_t>(index) << 16 | t.dim() << 32);
+    }
   } else if (t.is_cpu() && t.dim() == 0) {
     key.add_scalar_tensor(t);
   } else {
@@ -150,9 +179,84 @@ bool move_indices(const c10::OperatorHandle& op, Stack* stack, c10::DeviceIndex 
 }
 
 std::shared_ptr<const EagerPlan> find(const Call& call) {
-  std::shared_lock lock(cache_mutex);
-  const auto it = cache().find(call.key.words());
-  return it == cache().end() ? nullptr : it->second;
+  auto& all = cache();
+  std::shared_ptr<const EagerPlan> found;
+  {
+    std::shared_lock lock(all.mutex);
+    if (const auto it = all.young.find(call.key.words()); C10_LIKELY(it != all.young.end())) return it->second;
+    const auto it = all.old.find(call.key.words());
+    if (it == all.old.end()) return nullptr;
+    found = it->second;
+  }
+  std::unique_lock lock(all.mutex);
+  all.put(call.key.words(), found);
+  return found;
+}
+
+/// Steps of optimisers, whose numbers change from call to call; torch_spyre/ops/optimisers.py has their formulas.
+bool numbers_at_launch(const c10::OperatorHandle& op) {
+  std::string_view name = op.operator_name().name, overload = op.operator_name().overload_name;
+  if (!name.starts_with("aten::")) return false;
+  name.remove_prefix(6);
+  if (name.starts_with("_fused_")) {
+    const bool known =
+        name == "_fused_sgd_" || name == "_fused_adam_" || name == "_fused_adamw_" || name == "_fused_adagrad_";
+    return known && (overload.empty() || overload == "tensor_lr");
+  }
+  if (name.ends_with('_')) name.remove_suffix(1);
+  if (name == "add" || name == "sub") return overload == "Tensor";
+  if (name == "lerp") return overload == "Scalar";
+  return overload.empty() && (name == "addcdiv" || name == "addcmul");
+}
+
+void read_knobs() {
+  py::gil_scoped_acquire gil;
+  knobs_word = knobs_reader ? py::reinterpret_borrow<py::object>(knobs_reader)().cast<int64_t>() : 0;
+}
+
+Call describe(const c10::OperatorHandle& op, const Stack& stack, bool sizes) {
+  if (C10_UNLIKELY(knobs_word < 0)) read_knobs();
+  Call call;
+  call.sizes = sizes;
+  call.numbers_at_launch = numbers_at_launch(op);
+  call.key.add(reinterpret_cast<int64_t>(&op.schema()));
+  call.key.add(knobs_word);
+  const auto n = static_cast<int64_t>(op.schema().arguments().size());
+  for (auto it = stack.end() - n; it != stack.end(); ++it) call.add(*it);
+  return call;
+}
+
+/// The launch of a bucket's program for this call; null if it does not serve it.
+std::shared_ptr<const EagerPlan> in_bucket(const BucketPlan& bucket, const Call& call) {
+  std::vector<Move> moves;
+  const auto n = bucket.matches({call.tensors.data(), call.tensors.size()}, moves);
+  if (!n) return nullptr;
+  auto plan = std::make_shared<EagerPlan>();
+  plan->launch = bucket.launch_for(*n);
+  plan->inputs = bucket.inputs;
+  plan->outputs = bucket.outputs;
+  plan->numbers = bucket.numbers_for(*n);
+  plan->moves = std::move(moves);
+  return plan;
+}
+
+/// A plan for sizes that are new but lie in a bucket that was planned before.
+std::shared_ptr<const EagerPlan> find_bucket(const c10::OperatorHandle& op, const Stack& stack, const Call& call) {
+  auto& all = cache();
+  if (card::sanitize_mode() != card::Sanitize::off) return nullptr;  // it would see reads of what nobody wrote
+  const auto family = describe(op, stack, /*sizes=*/false);
+  std::shared_ptr<const EagerPlan> plan;
+  {
+    std::shared_lock lock(all.mutex);
+    const auto it = all.buckets.find(family.key.words());
+    if (it == all.buckets.end()) return nullptr;
+    for (auto bucket = it->second.rbegin(); bucket != it->second.rend() && !plan; ++bucket)
+      plan = in_bucket(**bucket, call);
+  }
+  if (!plan) return nullptr;
+  std::unique_lock lock(all.mutex);
+  all.put(call.key.words(), plan);
+  return plan;
 }
 
 py::object python_op(const c10::OperatorHandle& op) {
@@ -240,6 +344,14 @@ void run_plan(const c10::OperatorHandle& op, Stack* stack, const Call& call, con
     if (i >= n) raise("InvalidArgument", c10::str(op_name(op), ": EagerPlan names tensor ", i, " of ", n));
     operands.push_back(i < 0 ? key_word(call, device, static_cast<size_t>(-1 - i), keys) : call.operand(i));
   }
+  operands.append(plan.numbers.begin(), plan.numbers.end());
+  std::vector<at::Tensor> moved;
+  moved.reserve(plan.moves.size());
+  for (const auto& move : plan.moves) {
+    moved.push_back(with_room(*call.tensors[move.tensor], move));
+    for (size_t k = 0; k < plan.inputs.size(); ++k)
+      if (plan.inputs[k] == move.tensor) operands[k].tensor = &moved.back();
+  }
   const auto made = plan.launch->run(device, {operands.data(), operands.size()});
   std::vector<at::Tensor> results;
   for (const auto& o : plan.outputs) {
@@ -252,17 +364,31 @@ void run_plan(const c10::OperatorHandle& op, Stack* stack, const Call& call, con
   push_results(op, stack, std::move(results));
 }
 
+void keep_bucket(const Call& family, std::shared_ptr<const BucketPlan> bucket) {
+  const auto words = family.key.words();
+  std::unique_lock lock(cache().mutex);
+  auto& known = cache().buckets[{words.begin(), words.end()}];
+  if (known.size() >= kBucketsPerOp) known.erase(known.begin());
+  known.push_back(std::move(bucket));
+}
+
 /// Plans the call in Python. Returns null if the compiler computed the result itself (it is on the stack then).
 std::shared_ptr<const EagerPlan> plan_call(const c10::OperatorHandle& op, Stack* stack, const Call& call) {
   py::gil_scoped_acquire gil;
   const auto answer = ask_compiler(op, *stack);
-  if (py::isinstance<EagerPlan>(answer)) {
-    std::shared_ptr<const EagerPlan> plan = py::cast<std::shared_ptr<EagerPlan>>(answer);
-    if (call.cacheable) {
-      const auto words = call.key.words();
-      std::unique_lock lock(cache_mutex);
-      cache().insert_or_assign({words.begin(), words.end()}, plan);
-    }
+  std::shared_ptr<const EagerPlan> plan;
+  if (py::isinstance<EagerPlan>(answer)) plan = py::cast<std::shared_ptr<EagerPlan>>(answer);
+  if (py::isinstance<BucketPlan>(answer)) {
+    std::shared_ptr<const BucketPlan> bucket = py::cast<std::shared_ptr<BucketPlan>>(answer);
+    plan = in_bucket(*bucket, call);
+    if (!plan) raise("InvalidArgument", op_name(op) + ": the BucketPlan does not serve the call it was made for");
+    keep_bucket(describe(op, *stack, /*sizes=*/false), std::move(bucket));
+  }
+  if (plan) {
+    // The compiler may have been the first to look at the knobs of this thread.
+    const auto words = call.cacheable ? describe(op, *stack, /*sizes=*/true).key : Key();
+    std::unique_lock lock(cache().mutex);
+    if (call.cacheable) cache().put(words.words(), plan);
     return plan;
   }
   const bool computed = py::isinstance<py::tuple>(answer) && py::len(answer) == 2 &&
@@ -274,22 +400,6 @@ std::shared_ptr<const EagerPlan> plan_call(const c10::OperatorHandle& op, Stack*
 }
 
 void boxed_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) { run_eager(op, stack); }
-
-/// Steps of optimisers, whose numbers change from call to call; torch_spyre/ops/optimisers.py has their formulas.
-bool numbers_at_launch(const c10::OperatorHandle& op) {
-  std::string_view name = op.operator_name().name, overload = op.operator_name().overload_name;
-  if (!name.starts_with("aten::")) return false;
-  name.remove_prefix(6);
-  if (name.starts_with("_fused_")) {
-    const bool known =
-        name == "_fused_sgd_" || name == "_fused_adam_" || name == "_fused_adamw_" || name == "_fused_adagrad_";
-    return known && (overload.empty() || overload == "tensor_lr");
-  }
-  if (name.ends_with('_')) name.remove_suffix(1);
-  if (name == "add" || name == "sub") return overload == "Tensor";
-  if (name == "lerp") return overload == "Scalar";
-  return overload.empty() && (name == "addcdiv" || name == "addcmul");
-}
 
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 
@@ -344,17 +454,14 @@ void separate(const c10::OperatorHandle& op, Stack* stack, int written) {
 }  // namespace
 
 void run_eager(const c10::OperatorHandle& op, Stack* stack, int written) {
-  const auto n = op.schema().arguments().size();
   separate(op, stack, written);
-  Call call;
-  call.numbers_at_launch = numbers_at_launch(op);
-  call.key.add(reinterpret_cast<int64_t>(&op.schema()));
-  for (auto it = stack->end() - static_cast<int64_t>(n); it != stack->end(); ++it) call.add(*it);
+  const auto call = describe(op, *stack, /*sizes=*/true);
   if (C10_UNLIKELY(call.foreign != nullptr)) {
     if (!call.foreign->is_cpu() || call.device == -1 || !move_indices(op, stack, call.device)) mixed_devices(op, call);
     return run_eager(op, stack, written);
   }
   auto plan = call.cacheable ? find(call) : nullptr;
+  if (!plan && call.cacheable) plan = find_bucket(op, *stack, call);
   if (!plan) plan = plan_call(op, stack, call);
   if (plan) run_plan(op, stack, call, *plan);
 }
@@ -379,9 +486,31 @@ void bind_eager(py::module_& m) {
       },
       py::arg("callable"), "callable(op_overload, args, kwargs) -> EagerPlan or (\"result\", value).");
   m.def("clear_eager_cache", [] {
-    std::unique_lock lock(cache_mutex);
-    cache().clear();
+    std::unique_lock lock(cache().mutex);
+    cache().young.clear();
+    cache().old.clear();
+    cache().buckets.clear();
+    ++cache().cleared;
   });
+  m.def(
+      "_eager_cache_state",
+      [] {
+        std::shared_lock lock(cache().mutex);
+        size_t buckets = 0;
+        for (const auto& [key, known] : cache().buckets) buckets += known.size();
+        return std::tuple(cache().young.size() + cache().old.size(), buckets, cache().cleared);
+      },
+      "(plans kept, programs of buckets kept, times cleared).");
+  m.def(
+      "_set_eager_knobs", [](int64_t word) { knobs_word = word; }, py::arg("word"),
+      "Plans of this thread are kept apart from those made under another word; -1: to be asked for.");
+  m.def(
+      "_set_eager_knobs_reader",
+      [](py::object callable) {
+        Py_XDECREF(knobs_reader);
+        knobs_reader = callable.release().ptr();
+      },
+      py::arg("callable"), "callable() -> the word for the knobs of this thread.");
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>()); }

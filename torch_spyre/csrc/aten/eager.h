@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eager ops: every op without a kernel of its own is planned once per signature by the Python compiler and launched
-// from C++ afterwards.
+// Eager ops: every op without a kernel of its own is planned by the Python compiler, once for a signature or for a
+// bucket of sizes, and launched from C++ afterwards.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "launch.h"
+#include "eager_buckets.h"
 
 namespace spyre {
 
@@ -19,6 +19,8 @@ struct EagerPlan {
   std::vector<int> inputs;
   /// What each returned tensor is: an output of the launch, or a tensor of the call.
   std::vector<Binding> outputs;
+  std::vector<Operand> numbers;  // inputs of the launch behind those of the call
+  std::vector<Move> moves;       // before the launch
 };
 
 /// Runs `op` on the arguments at the end of the stack and leaves its results there. `written` is an argument that the

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "device.h"
+#include "recording.h"
 
 namespace spyre {
 namespace {
@@ -91,6 +92,7 @@ at::Generator new_generator(c10::DeviceIndex index) {
 
 uint64_t draw_key(const std::optional<at::Generator>& generator, c10::DeviceIndex index) {
   auto chosen = generator.has_value() && generator->defined() ? *generator : default_generator(index);
+  Recording::spoil_active("random numbers");
   std::lock_guard lock(chosen.mutex());
   if (chosen.device().is_cpu()) return chosen.get<at::CPUGeneratorImpl>()->random64();
   TORCH_CHECK(chosen.device().type() == c10::DeviceType::PrivateUse1, "Expected a spyre generator, got one for ",

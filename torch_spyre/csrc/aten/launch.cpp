@@ -7,6 +7,7 @@
 #include "device.h"
 #include "errors.h"
 #include "profiler.h"
+#include "recording.h"
 #include "spyre/sanitizer.h"
 #include "storage.h"
 
@@ -116,15 +117,33 @@ void LaunchPlan::check() const {
   }
 }
 
+void submit(c10::DeviceIndex device, const std::shared_ptr<const card::Program>& program,
+            std::span<const card::Buffer> buffers, std::span<const card::Scalar> scalars) {
+  on_card([&] { card_of(device).launch(program, buffers, scalars, current_stream_id(device)); });
+  if (C10_UNLIKELY(launch_blocking.load(std::memory_order_relaxed))) synchronize_stream(current_stream(device));
+  if (card::sanitize_mode() != card::Sanitize::off) {
+    for (const auto& warning : card::new_sanitizer_warnings()) TORCH_WARN(warning);
+  }
+}
+
 Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs) const {
   const profiler::Call call(&name);
+  Recording* const recording = Recording::active();
+  const auto buffer_of = [&](const at::Tensor& tensor) {
+    if (C10_UNLIKELY(recording != nullptr)) recording->hold(tensor);
+    return raw_record_of(tensor).buffer();
+  };
   Outputs results;
   for (const auto& o : outputs) results.push_back(make_tensor(device, o.size, o.stride, o.dtype, o.layout));
   // The pool may return to the allocator at once: the work of whoever gets its memory next waits for it.
   c10::DataPtr pool;
-  if (pool_bytes > 0) {
+  card::Buffer pool_buffer{};
+  if (pool_bytes > 0 && recording) {
+    pool_buffer = recording->pool(device, pool_bytes);
+  } else if (pool_bytes > 0) {
     const std::vector<int64_t> size{static_cast<int64_t>(pool_bytes)};
     pool = allocate(device, pool_bytes, nullptr, at::kByte, size, {1});
+    pool_buffer = record_of(pool).buffer();
   }
   const auto n_inputs = static_cast<int>(inputs.size());
   c10::SmallVector<card::Buffer, 16> buffers;
@@ -133,20 +152,19 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
       case Binding::Kind::input:
         if (b.index >= n_inputs || !inputs[b.index].tensor)
           invalid(c10::str("input ", b.index, " is not a spyre tensor"));
-        buffers.push_back(raw_record_of(*inputs[b.index].tensor).buffer());
+        buffers.push_back(buffer_of(*inputs[b.index].tensor));
         break;
       case Binding::Kind::output:
-        buffers.push_back(raw_record_of(results[b.index]).buffer());
+        buffers.push_back(buffer_of(results[b.index]));
         break;
       case Binding::Kind::pool:
-        buffers.push_back(record_of(pool).buffer());
+        buffers.push_back(pool_buffer);
         break;
-      case Binding::Kind::constant: {
-        const auto& record = raw_record_of(constants[b.index]);
-        if (record.device != device) invalid(c10::str("constant ", b.index, " is on another device"));
-        buffers.push_back(record.buffer());
+      case Binding::Kind::constant:
+        if (raw_record_of(constants[b.index]).device != device)
+          invalid(c10::str("constant ", b.index, " is on another device"));
+        buffers.push_back(buffer_of(constants[b.index]));
         break;
-      }
     }
   }
   c10::SmallVector<card::Scalar, 8> values;
@@ -154,14 +172,10 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
     if (s.input < 0 || s.input >= n_inputs) invalid(c10::str("scalar input ", s.input, " does not exist"));
     values.push_back(launch_scalar(inputs[s.input], s.is_float));
   }
-  on_card([&] {
-    card_of(device).launch(program, std::span<const card::Buffer>(buffers.data(), buffers.size()),
-                           std::span<const card::Scalar>(values.data(), values.size()), current_stream_id(device));
-  });
-  if (C10_UNLIKELY(launch_blocking.load(std::memory_order_relaxed))) synchronize_stream(current_stream(device));
-  if (card::sanitize_mode() != card::Sanitize::off) {
-    for (const auto& warning : card::new_sanitizer_warnings()) TORCH_WARN(warning);
-  }
+  const std::span<const card::Buffer> bound(buffers.data(), buffers.size());
+  const std::span<const card::Scalar> numbers(values.data(), values.size());
+  submit(device, program, bound, numbers);
+  if (C10_UNLIKELY(recording != nullptr)) recording->launched(device, *this, bound, numbers);
   return results;
 }
 

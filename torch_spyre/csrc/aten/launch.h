@@ -72,6 +72,10 @@ using Outputs = c10::SmallVector<at::Tensor, 4>;
 /// Launches wait for their end, so that an error is raised where its launch was made.
 void set_launch_blocking(bool on);
 
+/// Queues a program on the current stream of `device`.
+void submit(c10::DeviceIndex device, const std::shared_ptr<const card::Program>& program,
+            std::span<const card::Buffer> buffers, std::span<const card::Scalar> scalars);
+
 struct LaunchPlan {
   std::string name;  // of the kernel, for profiles
   std::shared_ptr<const card::Program> program;

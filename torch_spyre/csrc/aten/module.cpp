@@ -138,6 +138,8 @@ PYBIND11_MODULE(_C, m) {
   spyre::bind_device(m);
   spyre::bind_launch(m);
   spyre::bind_eager(m);
+  spyre::bind_eager_buckets(m);
   spyre::bind_monitor(m);
+  spyre::bind_recording(m);
   spyre::register_structured_ops();
 }

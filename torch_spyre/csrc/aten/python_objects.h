@@ -11,7 +11,9 @@ void bind_layout(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
 void bind_launch(pybind11::module_& m);
 void bind_eager(pybind11::module_& m);
+void bind_eager_buckets(pybind11::module_& m);
 void bind_monitor(pybind11::module_& m);
+void bind_recording(pybind11::module_& m);
 void register_structured_ops();
 
 /// ("input", i) | ("output", j) | ("pool", 0) | ("constant", k)

@@ -11,6 +11,7 @@
 #include "device.h"
 #include "dma.h"
 #include "errors.h"
+#include "recording.h"
 
 namespace spyre {
 namespace {
@@ -91,6 +92,7 @@ at::Tensor read_host_bytes(const c10::Storage& storage) {
   if (r.bytes == 0) return bytes;
   if (!r.layout) {
     auto out = std::as_writable_bytes(std::span(static_cast<uint8_t*>(bytes.data_ptr()), nbytes));
+    Recording::spoil_active("values read by the host");
     on_card([&] { card_of(r.device).read(r.address, out, current_stream_id(r.device)); });
     return bytes;
   }
@@ -105,6 +107,7 @@ void write_host_bytes(const c10::Storage& storage, const at::Tensor& bytes) {
   if (!r.layout) {
     const auto n = std::min<size_t>(bytes.numel(), storage.nbytes());
     auto in = std::as_bytes(std::span(static_cast<const uint8_t*>(bytes.data_ptr()), n));
+    Recording::spoil_active("values from the host");
     on_card([&] { card_of(r.device).write(r.address, in, current_stream_id(r.device)); });
     return;
   }
@@ -123,6 +126,7 @@ void clone_storage(const c10::Storage& source, const c10::Storage& target) {
   if (from.bytes == 0) return;
   const auto& to = record_of(target.data_ptr());
   std::vector<std::byte> bytes(from.bytes);
+  Recording::spoil_active("values read by the host");
   on_card([&] { card_of(from.device).read(from.address, bytes, current_stream_id(from.device)); });
   on_card([&] { card_of(device).write(to.address, bytes, current_stream_id(device)); });
 }

@@ -2,10 +2,14 @@
 #include "schedule.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "scalar.h"
+#include "team.h"
 
 namespace spyre::card {
 namespace {
@@ -15,6 +19,8 @@ constexpr int64_t kAloneNs = 8'000;  // work of a phase that one thread does soo
 constexpr int64_t kUnitNs = 2'500;   // work worth claiming
 constexpr int64_t kLongNs = 1'000;   // a call that does not gain by being joined to others
 constexpr int64_t kCallNs = 100;
+constexpr int kUnitsPerThread = 4;  // so that threads end a shared phase at about the same time
+constexpr size_t kLeastUnits = 8;
 
 /// One call of one core while the schedule is made.
 struct Draft {
@@ -226,8 +232,44 @@ class Scheduler {
   }
 
   using Part = std::vector<std::pair<size_t, size_t>>;  // by core, a range of its drafts
+  using Cores = std::vector<size_t>;
 
   int64_t ns(const Draft& d) const { return cost(image_.instrs[d.call.pc].op, d.call.shape); }
+
+  int64_t part_ns(const Part& part, size_t c) const {
+    int64_t sum = 0;
+    for (size_t i = part[c].first; i < part[c].second; ++i) sum += ns(drafts_[c][i]);
+    return sum;
+  }
+
+  bool is_product(const Draft& d) const { return image_.instrs[d.call.pc].op == Op::MATMUL; }
+
+  /// Units of cores whose longest product has the same second operand, which a joined call decodes only once. None if
+  /// there are too few cores for threads to share them then.
+  std::vector<Cores> sharing_cores(const Part& part) const {
+    std::map<std::tuple<Space, uint16_t, int64_t>, Cores> by_operand;
+    size_t busy = 0;
+    for (size_t c = 0; c < part.size(); ++c) {
+      const Draft* longest = nullptr;
+      for (size_t i = part[c].first; i < part[c].second; ++i) {
+        const Draft& d = drafts_[c][i];
+        if (is_product(d) && (!longest || ns(d) > ns(*longest))) longest = &d;
+      }
+      if (part[c].first == part[c].second) continue;
+      if (!longest || ns(*longest) < kUnitNs) return {};
+      const Place& b = longest->places[2];
+      by_operand[{b.space, b.index, b.offset}].push_back(c);
+      ++busy;
+    }
+    const size_t units = std::max(kLeastUnits, static_cast<size_t>(kUnitsPerThread * Team::instance().threads()));
+    const size_t per_unit = busy / units;
+    if (per_unit < 2) return {};
+    std::vector<Cores> found;
+    for (const auto& [operand, cores] : by_operand)
+      for (size_t i = 0; i < cores.size(); i += per_unit)
+        found.emplace_back(cores.begin() + i, cores.begin() + std::min(i + per_unit, cores.size()));
+    return found;
+  }
 
   /// Time of a part on one thread, with one call per instruction where calls join.
   int64_t together_ns(const Part& part) const {
@@ -248,13 +290,13 @@ class Scheduler {
   /// Cuts a part into units of whole cores.
   void add_shared(const Part& part) {
     const auto first = static_cast<uint32_t>(out_->units.size());
-    for (size_t c = 0; c < part.size();) {
-      size_t end = c;
-      int64_t sum = 0;
-      for (; end < part.size() && sum < kUnitNs; ++end)
-        for (size_t i = part[end].first; i < part[end].second; ++i) sum += ns(drafts_[end][i]);
-      if (sum > 0) add_unit(part, c, end);
-      c = end;
+    const std::vector<Cores> sharing = sharing_cores(part);
+    for (const Cores& cores : sharing) add_products_together(part, cores);
+    for (size_t c = 0; c < part.size() && sharing.empty();) {
+      Cores cores;
+      for (int64_t sum = 0; c < part.size() && sum < kUnitNs; ++c)
+        if (part_ns(part, c) > 0) sum += part_ns(part, cores.emplace_back(c));
+      if (!cores.empty()) add_unit(part, cores);
     }
     const auto end = static_cast<uint32_t>(out_->units.size());
     if (end == first) return;
@@ -267,7 +309,9 @@ class Scheduler {
     if (std::all_of(part.begin(), part.end(), [](auto range) { return range.first == range.second; })) return;
     const bool joins = !out_->stages.empty() && out_->stages.back().units() == 1;
     if (!joins) out_->stages.push_back({static_cast<uint32_t>(out_->units.size()), 0});
-    add_unit(part, 0, part.size());
+    Cores all(part.size());
+    std::iota(all.begin(), all.end(), 0);
+    add_unit(part, all);
     if (joins) {
       const uint32_t end = out_->units.back().end_call;
       out_->units.pop_back();
@@ -276,25 +320,39 @@ class Scheduler {
     out_->stages.back().end_unit = static_cast<uint32_t>(out_->units.size());
   }
 
-  /// All that cores [first, end) do in this part. Each core keeps its order; cores at the same instruction go together.
-  void add_unit(const Part& part, size_t first, size_t end) {
+  /// All that these cores do in this part. Each core keeps its order; cores at the same instruction go together.
+  void add_unit(Part part, const Cores& cores) {
     const auto begin = static_cast<uint32_t>(out_->calls.size());
-    std::vector<size_t> next;
-    for (size_t c = first; c < end; ++c) next.push_back(part[c].first);
-    for (;;) {
-      uint32_t pc = UINT32_MAX;
-      for (size_t c = first; c < end; ++c)
-        if (next[c - first] < part[c].second) pc = std::min(pc, drafts_[c][next[c - first]].call.pc);
-      if (pc == UINT32_MAX) break;
-      std::vector<Draft> group;
-      for (size_t c = first; c < end; ++c) {
-        size_t& at = next[c - first];
-        if (at < part[c].second && drafts_[c][at].call.pc == pc) group.push_back(std::move(drafts_[c][at++]));
-      }
-      if (mergeable(image_.instrs[pc].op)) group = join(join(std::move(group)));
-      for (Draft& d : group) add_call(d);
+    while (add_next(part, cores)) {
     }
     out_->units.push_back({begin, static_cast<uint32_t>(out_->calls.size())});
+  }
+
+  /// The same for long work: core after core, as what one core handles is in the host's cache; only products wait for
+  /// those of the other cores.
+  void add_products_together(Part part, const Cores& cores) {
+    const auto begin = static_cast<uint32_t>(out_->calls.size());
+    do {
+      for (size_t c : cores)
+        for (auto& [at, end] = part[c]; at < end && !is_product(drafts_[c][at]); ++at) add_call(drafts_[c][at]);
+    } while (add_next(part, cores));
+    out_->units.push_back({begin, static_cast<uint32_t>(out_->calls.size())});
+  }
+
+  /// Moves the cores that are at the earliest instruction on by one. False if all are done.
+  bool add_next(Part& part, const Cores& cores) {
+    uint32_t pc = UINT32_MAX;
+    for (size_t c : cores)
+      if (part[c].first < part[c].second) pc = std::min(pc, drafts_[c][part[c].first].call.pc);
+    if (pc == UINT32_MAX) return false;
+    std::vector<Draft> group;
+    for (size_t c : cores) {
+      auto& [at, end] = part[c];
+      if (at < end && drafts_[c][at].call.pc == pc) group.push_back(std::move(drafts_[c][at++]));
+    }
+    if (mergeable(image_.instrs[pc].op)) group = join(join(std::move(group)));
+    for (Draft& d : group) add_call(d);
+    return true;
   }
 
   void add_call(Draft& d) {

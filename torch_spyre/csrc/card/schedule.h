@@ -3,8 +3,9 @@
 // so all kernel calls of a program, with their shapes and the places of their operands, are known before it runs.
 //
 // Phases with little work become one unit that one host thread runs, and neighbours among them join, so that no thread
-// waits for another there. In such a unit one call stands for the cores that do the same at evenly spaced addresses.
-// No core sees another within a phase, so neither changes a value.
+// waits for another there. In such a unit one call stands for the cores that do the same at evenly spaced addresses. In
+// phases with much work a unit is one core, or some whose products join because they share their second operand. No
+// core sees another within a phase, so none of this changes a value.
 #pragma once
 #include <cstdint>
 #include <memory>

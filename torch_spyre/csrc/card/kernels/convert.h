@@ -11,13 +11,6 @@ SPYRE_ISA_BEGIN
 
 constexpr int kChunk = 256;  // elements that go through a buffer at a time
 
-/// The host side of a DMA reads the largest code as an infinity.
-SPYRE_INLINE F decode_sen169_host(I codes) {
-  I sign = and_(codes, splat_i(static_cast<int32_t>(0x80000000u)));
-  M largest = eq(and_(codes, splat_i(0x7FFF)), splat_i(0x7FFE));
-  return select(largest, floats(or_(sign, splat_i(0x7F800000))), decode_sen169(codes));
-}
-
 /// As encode_sen169 for values that were IEEE half: a finite one must not come back infinite, so it stops at 0x5DFF.
 SPYRE_INLINE I encode_sen169_from_half(F x) {
   I code = encode_sen169(x);
@@ -55,8 +48,8 @@ SPYRE_INLINE F load_vector(const void* p, int n = 16) {
     if constexpr (f == Format::SEN152_FP8) return decode_small<kE5M2>(codes);
     if constexpr (f == Format::SENINT8) return from_int(sar<24>(shl<24>(codes)));
   } else {
-    if constexpr (f == Format::SEN169_FP16 && !kHost) {
-      if (n == 16) return load_sen169(p);
+    if constexpr (f == Format::SEN169_FP16) {
+      if (n == 16) return load_sen169<kHost>(p);
     }
     I codes = n == 16 ? load_16(p) : load_16_n(p, n);
     if constexpr (f == Format::SEN169_FP16) return kHost ? decode_sen169_host(codes) : decode_sen169(codes);
@@ -88,8 +81,8 @@ SPYRE_INLINE void store_vector(void* p, F x, int n = 16) {
 /// 32 elements.
 template <Format f, bool kHost = false>
 SPYRE_INLINE void load_pair(const std::byte* p, F& a, F& b) {
-  if constexpr (f == Format::SEN169_FP16 && !kHost) {
-    load_sen169(p, a, b);
+  if constexpr (f == Format::SEN169_FP16) {
+    load_sen169<kHost>(p, a, b);
   } else {
     a = load_vector<f, kHost>(p);
     b = load_vector<f, kHost>(p + 16 * vector_bytes(f));
@@ -204,29 +197,44 @@ inline void store_run(Format f, std::byte* p, int64_t stride, int64_t n, const f
 
 /// The same through int32 (integer arithmetic): floats truncate and saturate, wide integers saturate.
 inline void load_run_int(Format f, const std::byte* p, int64_t stride, int64_t n, int32_t* to) {
+  if (f == Format::IEEE_INT32 && stride == 4) {
+    __builtin_memcpy(to, p, static_cast<size_t>(n) * 4);
+    return;
+  }
   if (is_integer(f)) {
     for (int64_t i = 0; i < n; ++i) {
       to[i] = static_cast<int32_t>(clamp64(read_int(f, p + i * stride), INT32_MIN, INT32_MAX));
     }
     return;
   }
-  float t[16];
-  for (int64_t i = 0; i < n; i += 16) {
-    int m = static_cast<int>(min64(16, n - i));
+  alignas(64) float t[kChunk];
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t m = min64(kChunk, n - i);
     load_run(f, p + i * stride, stride, m, t);
-    store_i_n(to + i, to_int(load_n(t, m)), m);
+    for (int64_t j = 0; j < m; j += 16) {
+      const int lanes = static_cast<int>(min64(16, m - j));
+      const I x = to_int(load_n(t + j, lanes));
+      lanes == 16 ? store_i(to + i + j, x) : store_i_n(to + i + j, x, lanes);
+    }
   }
 }
 
 inline void store_run_int(Format f, std::byte* p, int64_t stride, int64_t n, const int32_t* from) {
+  if (f == Format::IEEE_INT32 && stride == 4) {
+    __builtin_memcpy(p, from, static_cast<size_t>(n) * 4);
+    return;
+  }
   if (is_integer(f)) {
     for (int64_t i = 0; i < n; ++i) write_int(f, p + i * stride, from[i]);
     return;
   }
-  float t[16];
-  for (int64_t i = 0; i < n; i += 16) {
-    int m = static_cast<int>(min64(16, n - i));
-    store(t, from_int(load_i_n(from + i, m)));
+  alignas(64) float t[kChunk];
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t m = min64(kChunk, n - i);
+    for (int64_t j = 0; j < m; j += 16) {
+      const int lanes = static_cast<int>(min64(16, m - j));
+      store(t + j, from_int(lanes == 16 ? load_i(from + i + j) : load_i_n(from + i + j, lanes)));
+    }
     store_run(f, p + i * stride, stride, m, t);
   }
 }

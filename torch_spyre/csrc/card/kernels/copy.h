@@ -8,15 +8,22 @@
 
 SPYRE_ISA_BEGIN
 
-/// Converts n contiguous elements. False if a value does not fit.
-using ConvertFunction = bool (*)(Format to, Format from, std::byte* out, const std::byte* in, int64_t n);
+/// Rows of n contiguous elements, `out` and `in` bytes apart.
+struct Rows {
+  int64_t n, rows = 1, out = 0, in = 0;
+};
 
-inline bool convert_same(Format to, Format, std::byte* out, const std::byte* in, int64_t n) {
-  const int64_t bytes = n * format_bytes(to);
-  if (bytes == 128) {
-    __builtin_memcpy(out, in, 128);
-  } else {
-    __builtin_memcpy(out, in, static_cast<size_t>(bytes));
+/// Converts rows. False if a value does not fit.
+using ConvertFunction = bool (*)(Format to, Format from, std::byte* out, const std::byte* in, const Rows& r);
+
+inline bool convert_same(Format to, Format, std::byte* out, const std::byte* in, const Rows& r) {
+  const int64_t bytes = r.n * format_bytes(to);
+  for (int64_t row = 0; row < r.rows; ++row, out += r.out, in += r.in) {
+    if (bytes == 128) {
+      __builtin_memcpy(out, in, 128);
+    } else {
+      __builtin_memcpy(out, in, static_cast<size_t>(bytes));
+    }
   }
   return true;
 }
@@ -26,7 +33,7 @@ constexpr bool is_host_float(Format f) {
 }
 
 template <Format to, Format from>
-bool convert_vector(Format, Format, std::byte* out, const std::byte* in, int64_t n) {
+SPYRE_INLINE void convert_row(std::byte* out, const std::byte* in, int64_t n) {
   constexpr bool kHost = from == Format::SEN169_FP16 && is_host_float(to);
   constexpr bool kFromHalf = from == Format::IEEE_FP16;
   constexpr int kIn = vector_bytes(from), kOut = vector_bytes(to);
@@ -45,7 +52,28 @@ bool convert_vector(Format, Format, std::byte* out, const std::byte* in, int64_t
     const int m = static_cast<int>(min64(16, n - i));
     store_vector<to, kFromHalf>(out + i * kOut, load_vector<from, kHost>(in + i * kIn, m), m);
   }
+}
+
+template <Format to, Format from>
+bool convert_vector(Format, Format, std::byte* out, const std::byte* in, const Rows& r) {
+  // A stick is the commonest row: without loops it costs its arithmetic.
+  if (r.n == 32 || r.n == 64) {
+    for (int64_t row = 0; row < r.rows; ++row, out += r.out, in += r.in) {
+      convert_row<to, from>(out, in, 32);
+      if (r.n == 64) convert_row<to, from>(out + 32 * vector_bytes(to), in + 32 * vector_bytes(from), 32);
+    }
+    return true;
+  }
+  for (int64_t row = 0; row < r.rows; ++row, out += r.out, in += r.in) convert_row<to, from>(out, in, r.n);
   return true;
+}
+
+/// Row after row, for the conversions that are not worth more.
+template <bool (*convert)(Format, Format, std::byte*, const std::byte*, int64_t)>
+bool each_row(Format to, Format from, std::byte* out, const std::byte* in, const Rows& r) {
+  bool fits = true;
+  for (int64_t row = 0; row < r.rows; ++row) fits &= convert(to, from, out + row * r.out, in + row * r.in, r.n);
+  return fits;
 }
 
 inline bool convert_integers(Format to, Format from, std::byte* out, const std::byte* in, int64_t n) {
@@ -97,15 +125,15 @@ inline ConvertFunction pick_vector_from(Format from) {
     case Format::BFLOAT16:
       return convert_vector<to, Format::BFLOAT16>;
     default:
-      return convert_any;
+      return each_row<convert_any>;
   }
 }
 
 inline ConvertFunction pick_convert(Format to, Format from) {
   if (to == from) return convert_same;
-  if (to == Format::IEEE_INT32 && from == Format::IEEE_INT64) return convert_int64_to_int32;
-  if (to == Format::IEEE_INT64 && from == Format::IEEE_INT32) return convert_int32_to_int64;
-  if (is_integer(to) && is_integer(from)) return convert_integers;
+  if (to == Format::IEEE_INT32 && from == Format::IEEE_INT64) return each_row<convert_int64_to_int32>;
+  if (to == Format::IEEE_INT64 && from == Format::IEEE_INT32) return each_row<convert_int32_to_int64>;
+  if (is_integer(to) && is_integer(from)) return each_row<convert_integers>;
   switch (to) {
     case Format::SEN169_FP16:
       return pick_vector_from<Format::SEN169_FP16>(from);
@@ -116,7 +144,7 @@ inline ConvertFunction pick_convert(Format to, Format from) {
     case Format::BFLOAT16:
       return pick_vector_from<Format::BFLOAT16>(from);
     default:
-      return convert_any;
+      return each_row<convert_any>;
   }
 }
 
@@ -161,7 +189,7 @@ struct Transfer {
   /// n elements at constant strides.
   bool run(std::byte* out, int64_t out_stride, const std::byte* in, int64_t in_stride, int64_t n) const {
     const bool out_dense = out_stride == to_bytes, in_dense = in_stride == from_bytes;
-    if (out_dense && in_dense) return convert(to, from, out, in, n);
+    if (out_dense && in_dense) return convert(to, from, out, in, {n});
     alignas(64) std::byte source[kChunk * 8], target[kChunk * 8];
     bool fits = true;
     for (int64_t i = 0; i < n; i += kChunk) {
@@ -169,7 +197,7 @@ struct Transfer {
       const std::byte* s = in + i * in_stride;
       std::byte* t = out + i * out_stride;
       if (!in_dense) gather_raw(from_bytes, source, s, in_stride, m);
-      fits &= convert(to, from, out_dense ? t : target, in_dense ? s : source, m);
+      fits &= convert(to, from, out_dense ? t : target, in_dense ? s : source, {m});
       if (!out_dense) scatter_raw(to_bytes, t, out_stride, target, m);
     }
     return fits;
@@ -187,7 +215,7 @@ inline bool stream_run(const Transfer& t, std::byte* out, const std::byte* in, i
     const int64_t m = min64(kChunk, n - i);
     const std::byte* s = in + i * t.from_bytes;
     if (t.to != t.from) {
-      fits &= t.convert(t.to, t.from, target, s, m);
+      fits &= t.convert(t.to, t.from, target, s, {m});
       s = target;
     }
     for (int64_t b = 0; b < m * t.to_bytes; b += kLine) stream_line(out + i * t.to_bytes + b, s + b);
@@ -220,11 +248,22 @@ inline bool copy_runs(const Loops<2>& loops, const Transfer& transfer) {
   const int near = crossed ? 1 : 0, far = 1 - near;
   const int64_t tile = abs64(to[near]) < abs64(to[far]) ? 1 : 8;
   const bool stream = can_stream(loops, transfer);
+  const bool dense = so == transfer.to_bytes && si == transfer.from_bytes && !stream;
   bool fits = true;
   for_each_point(loops, n_outer, [&](std::byte* const* p) {
     for (int64_t f0 = 0; f0 < extent[far]; f0 += tile) {
       const int64_t f1 = min64(f0 + tile, extent[far]);
+      if (dense && tile == 1) {
+        fits &= transfer.convert(transfer.to, transfer.from, p[0] + f0 * to[far], p[1] + f0 * from[far],
+                                 {n, extent[near], to[near], from[near]});
+        continue;
+      }
       for (int64_t i = 0; i < extent[near]; ++i) {
+        if (dense) {
+          fits &= transfer.convert(transfer.to, transfer.from, p[0] + i * to[near] + f0 * to[far],
+                                   p[1] + i * from[near] + f0 * from[far], {n, f1 - f0, to[far], from[far]});
+          continue;
+        }
         for (int64_t f = f0; f < f1; ++f) {
           std::byte* out = p[0] + i * to[near] + f * to[far];
           const std::byte* in = p[1] + i * from[near] + f * from[far];
@@ -264,7 +303,7 @@ inline bool copy_transposed(Loops<2> loops, int o, int i, const Transfer& transf
         if (!same) {
           pitch = kTile * transfer.to_bytes;
           for (int64_t r = 0; r < rows; ++r) {
-            fits &= transfer.convert(transfer.to, transfer.from, converted + r * pitch, in + r * in_row, columns);
+            fits &= transfer.convert(transfer.to, transfer.from, converted + r * pitch, in + r * in_row, {columns});
           }
           in = converted;
         }

@@ -5,8 +5,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "spyre/card.h"
 
@@ -87,6 +90,21 @@ const char* format_name(Format f) { return row(f).name; }
 void* scratch(ScratchSlot slot, size_t bytes) {
   thread_local Scratch slots[kScratchSlots];
   return slots[slot].get(bytes);
+}
+
+const uint16_t* code_table(VOp op, void (*fill)(VOp op, uint16_t* table)) {
+  struct Table {
+    std::once_flag once;
+    std::unique_ptr<uint16_t[]> codes;
+  };
+  static Table* const tables = new Table[256];  // never destroyed: threads may outlive main
+  Table& table = tables[static_cast<uint8_t>(op)];
+  std::call_once(table.once, [&] {
+    auto codes = std::make_unique<uint16_t[]>(kCodes);
+    fill(op, codes.get());
+    table.codes = std::move(codes);
+  });
+  return table.codes.get();
 }
 
 bool set_isa(const char* name) {

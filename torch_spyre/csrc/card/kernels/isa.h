@@ -62,6 +62,10 @@ extern const KernelTable kAvx512Kernels;
 enum ScratchSlot : int { kScratchA, kScratchB, kScratchC, kScratchRuns, kScratchState, kScratchSlots };
 void* scratch(ScratchSlot slot, size_t bytes);
 
+constexpr int kCodes = 1 << 16;  // of a 16-bit format
+/// The results of an operation for all codes of a 16-bit format, made by `fill` when first asked for and kept.
+const uint16_t* code_table(VOp op, void (*fill)(VOp op, uint16_t* table));
+
 }  // namespace spyre::card
 
 SPYRE_ISA_BEGIN

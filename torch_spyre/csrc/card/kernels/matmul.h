@@ -29,11 +29,37 @@ constexpr int64_t kExactDepth = 1024;  // sums of so many products of two int8 a
 static_assert(kExactDepth * 128 * 128 <= 1 << 24 && kExactDepth % kDepth == 0);
 constexpr int64_t kRowBlockFloats = 3 << 20;  // decoded A kept at a time
 
-/// One operand of one batch: byte address of (i, j) = base + offset_of(row, i) + offset_of(column, j).
+/// Batches whose rows count as rows of one product, the last one fastest.
+struct Groups {
+  int count = 0;
+  int dim[2];
+  int64_t extent[2];
+};
+
+/// One operand of one batch: byte address of (i, j) = base + row_offset(i) + offset_of(column, j). Rows may come from
+/// several batches, `group_rows` from each.
 struct Matrix {
   std::byte* base;
   Format format;
   DimMap row, column;
+  int64_t group_rows = INT64_MAX;
+  Groups groups = {};
+  DimMap group[2] = {};
+
+  void take(const Groups& taken, int64_t rows, const View& view) {
+    groups = taken;
+    group_rows = rows;
+    for (int g = 0; g < taken.count; ++g) group[g] = view.dim[taken.dim[g]];
+  }
+  int64_t row_offset(int64_t i) const {
+    if (i < group_rows) return offset_of(row, i);
+    int64_t offset = offset_of(row, i % group_rows), rest = i / group_rows;
+    for (int g = groups.count - 1; g >= 0; --g) {
+      offset += offset_of(group[g], rest % groups.extent[g]);
+      rest /= groups.extent[g];
+    }
+    return offset;
+  }
 };
 
 /// Elements [v, v+n) along one dim as fp32.
@@ -127,7 +153,7 @@ inline void decode_rows(const Matrix& a, int64_t m0, int64_t rows, int64_t depth
   for (int64_t k = 0; k < depth; k += kDepth) {
     const int64_t n = min64(kDepth, depth - k);
     for (int64_t r = 0; r < rows; ++r, to += kRowPitch) {
-      load_span(a.format, a.base + offset_of(a.row, m0 + r), a.column, k, n, to);
+      load_span(a.format, a.base + a.row_offset(m0 + r), a.column, k, n, to);
     }
   }
 }
@@ -230,7 +256,7 @@ struct Tile {
     }
   }
 
-  std::byte* row(int64_t r) const { return p.c.base + offset_of(p.c.row, m0 + r); }
+  std::byte* row(int64_t r) const { return p.c.base + p.c.row_offset(m0 + r); }
   /// Whether the sums start from 0 at k.
   bool first(int64_t k) const { return p.bytes ? k % kExactDepth == 0 : k == 0 && !p.accumulate; }
   /// After the values of k below `end`.
@@ -356,8 +382,8 @@ void multiply_problem(const Problem& p) {
 void multiply_integers(const Problem& p) {
   int32_t line[kWidth];
   for (int64_t i = 0; i < p.m; ++i) {
-    const std::byte* a = p.a.base + offset_of(p.a.row, i);
-    std::byte* c = p.c.base + offset_of(p.c.row, i);
+    const std::byte* a = p.a.base + p.a.row_offset(i);
+    std::byte* c = p.c.base + p.c.row_offset(i);
     for (int64_t n = 0; n < p.n; n += kWidth) {
       const int64_t width = min64(kWidth, p.n - n);
       for (int64_t j = 0; j < width; ++j) {
@@ -377,6 +403,19 @@ void multiply_integers(const Problem& p) {
   }
 }
 
+/// Batch dims along which B stays the same: it is decoded once for them all. Sums that start from C stay apart, as
+/// batches may share C.
+inline Groups shared_batches(const Shape& shape, bool accumulate, const View& b) {
+  Groups found;
+  for (int d = 0; d < shape.rank - 3 && !accumulate && found.count < 2; ++d) {
+    const bool same = b.dim[d].inner == 0 && (b.dim[d].block == 0 || b.dim[d].outer == 0);
+    if (!same || shape.extent[d] == 1) continue;
+    found.dim[found.count] = d;
+    found.extent[found.count++] = shape.extent[d];
+  }
+  return found;
+}
+
 void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, const View& b) {
   const int batch = shape.rank - 3, m = batch, n = batch + 1, k = batch + 2;
   for (int d = 0; d < shape.rank; ++d) {
@@ -390,6 +429,14 @@ void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, c
             {a.base, a.format, a.dim[m], a.dim[k]},
             {b.base, b.format, b.dim[k], b.dim[n]},
             {c.base, c.format, c.dim[m], c.dim[n]}};
+  const Groups groups = shared_batches(shape, accumulate, b);
+  p.a.take(groups, p.m, a);
+  p.c.take(groups, p.m, c);
+  uint32_t taken = 0;
+  for (int g = 0; g < groups.count; ++g) {
+    p.m *= groups.extent[g];
+    taken |= 1u << groups.dim[g];
+  }
   const bool integers = is_integer(a.format) && is_integer(b.format) && !p.bytes;
   int64_t index[kMaxDims] = {};
   for (;;) {
@@ -405,6 +452,7 @@ void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, c
     integers ? multiply_integers(p) : multiply_problem(p);
     int d = batch - 1;
     for (; d >= 0; --d) {
+      if (taken >> d & 1) continue;
       if (++index[d] < shape.extent[d]) break;
       index[d] = 0;
     }

@@ -23,6 +23,13 @@ struct Runs {
   int64_t elements;
 };
 
+/// Runs that are whole rows of 64 elements, each of two halves: row j begins at offset + j*pitch, its second half
+/// `half` bytes further on. True of sticks, whose runs are as long as a half or as a row.
+struct RegularRows {
+  int64_t rows = 0;  // 0: the runs are something else
+  int64_t offset = 0, pitch = 0, half = 0;
+};
+
 SPYRE_INLINE void append(Runs& runs, Run r) {
   runs.elements += r.n;
   if (runs.count > 0) {
@@ -69,6 +76,20 @@ inline Runs runs_of(const Shape& shape, uint32_t mask, const View& view) {
   }
 }
 
+inline RegularRows regular_rows(const Runs& runs, int bytes) {
+  const Run& first = runs.run[0];
+  const bool halves = first.n == kReduceLanes / 2, one = runs.count == 1;
+  if (first.stride != bytes || runs.elements % kReduceLanes || !(halves || one || first.n == kReduceLanes)) return {};
+  const int64_t step = one ? kReduceLanes * bytes : runs.run[1].offset - first.offset;
+  for (int64_t i = 1; i < runs.count; ++i) {
+    const Run& r = runs.run[i];
+    if (r.n != first.n || r.stride != bytes || r.offset != first.offset + i * step) return {};
+  }
+  const int64_t rows = runs.elements / kReduceLanes;
+  if (halves) return {rows, first.offset, 2 * step, step};
+  return {rows, first.offset, step, kReduceLanes / 2 * bytes};
+}
+
 template <ROp op>
 struct FloatReduce {
   using V = F;
@@ -80,6 +101,10 @@ struct FloatReduce {
   }
   static SPYRE_INLINE V join(V a, V b) {
     return op == ROp::sum ? add(a, b) : op == ROp::prod ? mul(a, b) : op == ROp::max ? maximum(a, b) : minimum(a, b);
+  }
+  template <int n>
+  static SPYRE_INLINE V upper(V x) {
+    return lanes_from<n>(x);
   }
   static SPYRE_INLINE V read(const T* p) { return load(p); }
   static SPYRE_INLINE void write(T* p, V x) { store(p, x); }
@@ -100,6 +125,10 @@ struct IntReduce {
   }
   static SPYRE_INLINE V join(V a, V b) {
     return op == ROp::sum ? add(a, b) : op == ROp::prod ? mul(a, b) : op == ROp::max ? maximum(a, b) : minimum(a, b);
+  }
+  template <int n>
+  static SPYRE_INLINE V upper(V x) {
+    return bits(lanes_from<n>(floats(x)));
   }
   static SPYRE_INLINE V read(const T* p) { return load_i(p); }
   static SPYRE_INLINE void write(T* p, V x) { store_i(p, x); }
@@ -158,39 +187,68 @@ template <class R>
 SPYRE_INLINE typename R::T fold(const Row<R>& row) {
   using V = typename R::V;
   V x0 = R::join(row.v[0], row.v[2]), x1 = R::join(row.v[1], row.v[3]);  // lane l joins l + 32
-  alignas(64) typename R::T t[16 + 16] = {};
-  R::write(t, R::join(x0, x1));  // l + 16
-  SPYRE_UNROLL
-  for (int half = 8; half > 0; half /= 2) R::write(t, R::join(R::read(t), R::read(t + half)));
+  V x = R::join(x0, x1);                                                 // l + 16
+  x = R::join(x, R::template upper<8>(x));
+  x = R::join(x, R::template upper<4>(x));
+  x = R::join(x, R::template upper<2>(x));
+  x = R::join(x, R::template upper<1>(x));
+  typename R::T t[16];
+  R::write(t, x);
   return t[0];
 }
 
 template <class R, Format f>
-SPYRE_INLINE Row<R> load_row(const std::byte* p) {
+SPYRE_INLINE Row<R> load_row(const std::byte* p, int64_t half) {
   Row<R> row;
   load_pair<f>(p, row.v[0], row.v[1]);
-  load_pair<f>(p + 32 * vector_bytes(f), row.v[2], row.v[3]);
+  load_pair<f>(p + half, row.v[2], row.v[3]);
   return row;
 }
 
-/// Whole rows of 64 contiguous elements, four at a time where the counter allows.
+/// Whole rows, four at a time where the counter allows.
 template <class R, Format f>
-SPYRE_INLINE int64_t push_rows(Tree<R>& tree, const std::byte* p, int64_t n) {
-  constexpr int kBytes = vector_bytes(f) * kReduceLanes;
-  int64_t rows = n / kReduceLanes, r = 0;
-  while (r < rows) {
-    const std::byte* q = p + r * kBytes;
-    if (tree.count % 4 == 0 && r + 4 <= rows) {
-      Row<R> a = join(load_row<R, f>(q), load_row<R, f>(q + kBytes));
-      Row<R> b = join(load_row<R, f>(q + 2 * kBytes), load_row<R, f>(q + 3 * kBytes));
+SPYRE_INLINE void push_rows(Tree<R>& tree, const std::byte* p, const RegularRows& rows) {
+  const int64_t pitch = rows.pitch, half = rows.half;
+  for (int64_t r = 0; r < rows.rows;) {
+    const std::byte* q = p + r * pitch;
+    if (tree.count % 4 == 0 && r + 4 <= rows.rows) {
+      Row<R> a = join(load_row<R, f>(q, half), load_row<R, f>(q + pitch, half));
+      Row<R> b = join(load_row<R, f>(q + 2 * pitch, half), load_row<R, f>(q + 3 * pitch, half));
       tree.push(join(a, b), 2);
       r += 4;
     } else {
-      tree.push(load_row<R, f>(q), 0);
+      tree.push(load_row<R, f>(q, half), 0);
       ++r;
     }
   }
-  return rows * kReduceLanes;
+}
+
+/// The part of a contiguous run that is whole rows; returns its elements.
+template <class R, Format f>
+SPYRE_INLINE int64_t push_run(Tree<R>& tree, const std::byte* p, int64_t n) {
+  constexpr int64_t kHalf = vector_bytes(f) * kReduceLanes / 2;
+  push_rows<R, f>(tree, p, {n / kReduceLanes, 0, 2 * kHalf, kHalf});
+  return n / kReduceLanes * kReduceLanes;
+}
+
+template <class R, Format f>
+typename R::T reduce_regular(const std::byte* base, const RegularRows& rows) {
+  Tree<R> tree;
+  push_rows<R, f>(tree, base + rows.offset, rows);
+  return fold<R>(tree.total());
+}
+
+template <class R>
+using RegularFunction = typename R::T (*)(const std::byte*, const RegularRows&);
+
+/// For the formats that are worth it; null for others.
+template <class R>
+inline RegularFunction<R> pick_regular(Format f) {
+  if constexpr (__is_same(typename R::T, float)) {
+    if (f == Format::SEN169_FP16) return reduce_regular<R, Format::SEN169_FP16>;
+    if (f == Format::IEEE_FP32) return reduce_regular<R, Format::IEEE_FP32>;
+  }
+  return nullptr;
 }
 
 /// One output: all its values, in order.
@@ -211,9 +269,9 @@ typename R::T reduce_one(Format f, const std::byte* base, const Runs& runs) {
       if constexpr (sizeof(T) == 4 && __is_same(T, float)) {
         if (filled == 0 && run.n - i >= kReduceLanes) {
           if (f == Format::SEN169_FP16 && run.stride == 2)
-            i += push_rows<R, Format::SEN169_FP16>(tree, p + i * 2, run.n - i);
+            i += push_run<R, Format::SEN169_FP16>(tree, p + i * 2, run.n - i);
           if (f == Format::IEEE_FP32 && run.stride == 4)
-            i += push_rows<R, Format::IEEE_FP32>(tree, p + i * 4, run.n - i);
+            i += push_run<R, Format::IEEE_FP32>(tree, p + i * 4, run.n - i);
           if (i == run.n) break;
         }
       }
@@ -308,6 +366,8 @@ void reduce_with(const Shape& shape, uint32_t mask, bool accumulate, const View&
   const Runs runs = runs_of(shape, mask, in);
   const int bytes = format_bytes(in.format);
   const bool rows = runs.run[0].stride == bytes && runs.run[0].n > 1;
+  const RegularRows regular = regular_rows(runs, bytes);
+  const RegularFunction<R> sticks = regular.rows ? pick_regular<R>(in.format) : nullptr;
   const View* views[2] = {&in, &out};
   for_each_loops<2>(shape, ~mask, views, 2, [&](const Loops<2>& loops) {
     const int inner = loops.rank - 1;
@@ -317,7 +377,9 @@ void reduce_with(const Shape& shape, uint32_t mask, bool accumulate, const View&
       for (int64_t i = 0; i < n; i += 16) {
         const int m = static_cast<int>(min64(16, n - i));
         T result[16];
-        if (rows || m == 1) {
+        if (sticks) {
+          for (int l = 0; l < m; ++l) result[l] = sticks(p[0] + (i + l) * from, regular);
+        } else if (rows || m == 1) {
           for (int l = 0; l < m; ++l) result[l] = reduce_one<R>(in.format, p[0] + (i + l) * from, runs);
         } else {
           reduce_columns<R>(in.format, p[0] + i * from, from, m, runs, result);

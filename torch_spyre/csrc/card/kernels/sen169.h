@@ -3,8 +3,8 @@
 //
 // decode_sen169 and encode_sen169 are the definition. The functions on memory below them give the same values with
 // fewer instructions, by working on 16-bit lanes as far as possible: a code h becomes the fp32 with the upper half
-// sign | (h >> 2) + 96*128 and the lower half h << 14. A NaN may come out of them with any payload; stores make it
-// canonical.
+// sign | (h >> 2) + 96*128 and the lower half h << 14. With kHost they read as the host does. A NaN may come out of
+// them with any payload; stores make it canonical.
 #pragma once
 #include "simd.h"
 
@@ -19,6 +19,13 @@ SPYRE_INLINE F decode_sen169(I codes) {
   return floats(select(eq(magnitude, splat_i(0x7FFF)), splat_i(0x7FC00000), value));
 }
 
+/// The host side of a DMA reads the largest code as an infinity.
+SPYRE_INLINE F decode_sen169_host(I codes) {
+  I sign = and_(codes, splat_i(static_cast<int32_t>(0x80000000u)));
+  M largest = eq(and_(codes, splat_i(0x7FFF)), splat_i(0x7FFE));
+  return select(largest, floats(or_(sign, splat_i(0x7F800000))), decode_sen169(codes));
+}
+
 /// fp32 to codes: ties away from zero, saturating, NaN -> 0x7FFF, signed zero below 2^-31 (and at 2^-31).
 SPYRE_INLINE I encode_sen169(F x) {
   I u = bits(x);
@@ -31,6 +38,7 @@ SPYRE_INLINE I encode_sen169(F x) {
 #if defined(SPYRE_KERNELS_AVX512)
 
 /// 32 elements.
+template <bool kHost = false>
 SPYRE_INLINE void load_sen169(const void* p, F& a, F& b) {
   // Unpacking works within 128-bit lanes; this order of 64-bit groups makes its results come out in sequence.
   const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
@@ -41,6 +49,12 @@ SPYRE_INLINE void load_sen169(const void* p, F& a, F& b) {
   __mmask32 nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(h, magnitude), magnitude);
   high = _mm512_mask_mov_epi16(high, nan, magnitude);
   __m512i low = _mm512_slli_epi16(h, 14);
+  if constexpr (kHost) {
+    __mmask32 largest = _mm512_cmpeq_epi16_mask(_mm512_and_si512(h, magnitude), _mm512_set1_epi16(0x7FFE));
+    const __m512i sign = _mm512_and_si512(h, _mm512_set1_epi16(static_cast<int16_t>(0x8000)));
+    high = _mm512_mask_mov_epi16(high, largest, _mm512_or_si512(sign, _mm512_set1_epi16(0x7F80)));
+    low = _mm512_mask_mov_epi16(low, largest, _mm512_setzero_si512());
+  }
   a.v = _mm512_castsi512_ps(_mm512_unpacklo_epi16(low, high));
   b.v = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low, high));
 }
@@ -67,13 +81,17 @@ SPYRE_INLINE void store_sen169(void* p, F a, F b) {
 }
 
 /// 16 elements.
-SPYRE_INLINE F load_sen169(const void* p) { return decode_sen169(load_16(p)); }
+template <bool kHost = false>
+SPYRE_INLINE F load_sen169(const void* p) {
+  return kHost ? decode_sen169_host(load_16(p)) : decode_sen169(load_16(p));
+}
 SPYRE_INLINE void store_sen169(void* p, F a) { store_16(p, encode_sen169(a)); }
 
 #else
 
 #if defined(SPYRE_KERNELS_AVX2)
 
+template <bool kHost = false>
 SPYRE_INLINE F load_sen169(const void* p) {
   const __m256i magnitude = _mm256_set1_epi16(0x7FFF);
   __m256i h = _mm256_permute4x64_epi64(load_256(p), 0xD8);
@@ -83,6 +101,12 @@ SPYRE_INLINE F load_sen169(const void* p) {
   high = _mm256_add_epi16(high, _mm256_andnot_si256(zero, _mm256_set1_epi16(0x3000)));
   high = _mm256_or_si256(high, _mm256_srli_epi16(_mm256_cmpeq_epi16(m, magnitude), 1));
   __m256i low = _mm256_slli_epi16(h, 14);
+  if constexpr (kHost) {
+    __m256i largest = _mm256_cmpeq_epi16(m, _mm256_set1_epi16(0x7FFE));
+    __m256i sign = _mm256_and_si256(h, _mm256_set1_epi16(static_cast<int16_t>(0x8000)));
+    high = _mm256_blendv_epi8(high, _mm256_or_si256(sign, _mm256_set1_epi16(0x7F80)), largest);
+    low = _mm256_andnot_si256(largest, low);
+  }
   return {_mm256_castsi256_ps(_mm256_unpacklo_epi16(low, high)), _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, high))};
 }
 
@@ -105,14 +129,18 @@ SPYRE_INLINE void store_sen169(void* p, F x) {
 
 #else
 
-SPYRE_INLINE F load_sen169(const void* p) { return decode_sen169(load_16(p)); }
+template <bool kHost = false>
+SPYRE_INLINE F load_sen169(const void* p) {
+  return kHost ? decode_sen169_host(load_16(p)) : decode_sen169(load_16(p));
+}
 SPYRE_INLINE void store_sen169(void* p, F a) { store_16(p, encode_sen169(a)); }
 
 #endif
 
+template <bool kHost = false>
 SPYRE_INLINE void load_sen169(const void* p, F& a, F& b) {
-  a = load_sen169(p);
-  b = load_sen169(static_cast<const std::byte*>(p) + 32);
+  a = load_sen169<kHost>(p);
+  b = load_sen169<kHost>(static_cast<const std::byte*>(p) + 32);
 }
 SPYRE_INLINE void store_sen169(void* p, F a, F b) {
   store_sen169(p, a);

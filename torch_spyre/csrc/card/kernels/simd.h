@@ -20,8 +20,8 @@ constexpr int kLanes = 16;
 
 SPYRE_INLINE M unordered(F a) { return ne_or_nan(a, a); }
 /// a > b ? a : b, and NaN if either is NaN.
-SPYRE_INLINE F maximum(F a, F b) { return select(unordered(a), a, select(lt(a, b), b, select(unordered(b), b, a))); }
-SPYRE_INLINE F minimum(F a, F b) { return select(unordered(a), a, select(lt(b, a), b, select(unordered(b), b, a))); }
+SPYRE_INLINE F maximum(F a, F b) { return select(unordered(b), b, larger(b, a)); }
+SPYRE_INLINE F minimum(F a, F b) { return select(unordered(b), b, smaller(b, a)); }
 /// fp32 values leave the kernels with one NaN pattern, so that bits do not depend on how NaNs met.
 SPYRE_INLINE F canonical(F a) { return select(unordered(a), floats(splat_i(0x7FC00000)), a); }
 /// Truncates toward zero, saturates, NaN -> 0.

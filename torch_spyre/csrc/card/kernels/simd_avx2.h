@@ -162,6 +162,16 @@ SPYRE_INLINE M not_(M x) {
   return {_mm256_xor_si256(x.a, ones), _mm256_xor_si256(x.b, ones)};
 }
 SPYRE_INLINE bool any(M x) { return _mm256_movemask_epi8(_mm256_or_si256(x.a, x.b)) != 0; }
+/// x > y ? x : y and x < y ? x : y; y if they do not compare.
+SPYRE_INLINE F larger(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+SPYRE_INLINE F smaller(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+/// Lane l + n in lane l < n; the other lanes hold anything.
+template <int n>
+SPYRE_INLINE F lanes_from(F x) {
+  if constexpr (n == 8) return {x.b, x.b};
+  if constexpr (n == 4) return {_mm256_permute2f128_ps(x.a, x.a, 0x01), x.b};
+  return {_mm256_permute_ps(x.a, n == 2 ? 0x0E : 0x01), x.b};
+}
 /// m ? x : y, lane by lane.
 SPYRE_INLINE F select(M m, F x, F y) {
   return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(m.a)), _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(m.b))};

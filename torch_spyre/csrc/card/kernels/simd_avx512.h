@@ -108,6 +108,17 @@ SPYRE_INLINE M lt(I a, I b) { return {_mm512_cmplt_epi32_mask(a.v, b.v)}; }
 SPYRE_INLINE M eq(I a, I b) { return {_mm512_cmpeq_epi32_mask(a.v, b.v)}; }
 SPYRE_INLINE M not_(M a) { return {static_cast<__mmask16>(~a.v)}; }
 SPYRE_INLINE bool any(M a) { return a.v != 0; }
+/// a > b ? a : b and a < b ? a : b; b if they do not compare.
+SPYRE_INLINE F larger(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
+SPYRE_INLINE F smaller(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
+/// a * 2^n for whole n in -250..250.
+SPYRE_INLINE F times_power_of_two(F a, F n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+/// Lane l + n in lane l < n; the other lanes hold anything.
+template <int n>
+SPYRE_INLINE F lanes_from(F a) {
+  if constexpr (n >= 4) return {_mm512_shuffle_f32x4(a.v, a.v, n == 8 ? 0x0E : 0x01)};
+  return {_mm512_permute_ps(a.v, n == 2 ? 0x0E : 0x01)};
+}
 /// m ? a : b, lane by lane.
 SPYRE_INLINE F select(M m, F a, F b) { return {_mm512_mask_blend_ps(m.v, b.v, a.v)}; }
 SPYRE_INLINE I select(M m, I a, I b) { return {_mm512_mask_blend_epi32(m.v, b.v, a.v)}; }

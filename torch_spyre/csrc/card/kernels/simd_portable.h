@@ -198,6 +198,16 @@ SPYRE_INLINE bool any(M a) {
   for (int l = 0; l < 16; ++l) r |= a.v[l];
   return r != 0;
 }
+/// a > b ? a : b and a < b ? a : b; b if they do not compare.
+SPYRE_INLINE F larger(F a, F b) { return {a.v > b.v ? a.v : b.v}; }
+SPYRE_INLINE F smaller(F a, F b) { return {a.v < b.v ? a.v : b.v}; }
+/// Lane l + n in lane l < n; the other lanes hold anything.
+template <int n>
+SPYRE_INLINE F lanes_from(F a) {
+  F r = a;
+  for (int l = 0; l < n; ++l) r.v[l] = a.v[l + n];
+  return r;
+}
 /// m ? a : b, lane by lane.
 SPYRE_INLINE I select(M m, I a, I b) { return {(a.v & m.v) | (b.v & ~m.v)}; }
 SPYRE_INLINE F select(M m, F a, F b) { return floats(select(m, bits(a), bits(b))); }

@@ -4,6 +4,7 @@
 // Operands in the output's format that are contiguous or constant along a run are used in place; anything else passes
 // through a small fp32 (or int32) buffer. The operations of extended_op.h always do.
 #pragma once
+#include "codes.h"
 #include "convert.h"
 #include "extended_op.h"
 #include "iterate.h"
@@ -109,6 +110,7 @@ struct InPlace {
   static SPYRE_INLINE void write_pair(std::byte* p, V a, V b) { store_pair<f>(p, a, b); }
   static SPYRE_INLINE V scalar(Format format, const std::byte* p) {
     if (format == Format::SEN169_FP16) return decode_sen169(splat_i(read_as<int16_t>(p)));
+    if (format == Format::IEEE_FP32) return splat(read_as<float>(p));
     float x;
     load_run(format, p, 0, 1, &x);
     return splat(x);
@@ -136,6 +138,7 @@ struct InPlaceInt {
     write(p + 64, b, 16);
   }
   static SPYRE_INLINE V scalar(Format format, const std::byte* p) {
+    if (format == Format::IEEE_INT32) return splat_i(read_as<int32_t>(p));
     int32_t x;
     load_run_int(format, p, 0, 1, &x);
     return splat_i(x);
@@ -178,12 +181,44 @@ void run_rectangle(const VectorRectangle& r, std::byte* const* base, const Forma
   }
 }
 
+/// select on SEN169_FP16 moves codes as they are, but for NaN, of which there is one.
+template <unsigned fixed>
+void select_codes(const VectorRectangle& r, std::byte* const* base, const Format* formats) {
+  std::byte* p[4] = {base[0], base[1], base[2], base[3]};
+  Codes constant[3] = {};
+  for (int64_t row = 0; row < r.rows; ++row) {
+    SPYRE_UNROLL
+    for (int k = 0; k < 3; ++k) {
+      if (!(fixed >> k & 1) || (row > 0 && r.row_stride[k + 1] == 0)) continue;
+      const F x = InPlace<Format::SEN169_FP16>::scalar(formats[k + 1], p[k + 1]);
+      // A condition counts as it is: what is too small for a code is not 0.
+      constant[k] = splat_code(k == 0 ? any(ne_or_nan(x, splat(0.0f))) : encode_one(x));
+    }
+    auto step = [&](int64_t i, int n) SPYRE_INLINE_ATTRIBUTE {
+      Codes x[3] = {constant[0], constant[1], constant[2]};
+      SPYRE_UNROLL
+      for (int k = 0; k < 3; ++k) {
+        if (!(fixed >> k & 1)) x[k] = load_codes(p[k + 1] + i * 2, n);
+      }
+      store_codes(p[0] + i * 2, select_code(x[0], x[1], x[2]), n);
+    };
+    int64_t i = 0;
+    for (; i + kCodeLanes <= r.n; i += kCodeLanes) step(i, kCodeLanes);
+    if (i < r.n) step(i, static_cast<int>(r.n - i));
+    for (int k = 0; k < 4; ++k) p[k] += r.row_stride[k];
+  }
+}
+
 using RectangleFunction = void (*)(const VectorRectangle&, std::byte* const*, const Format*);
 
 /// The function for each set of operands that stay constant along a run; null: go through buffers.
 template <VOp op, class P, int n_in>
 inline RectangleFunction pick(unsigned fixed) {
-  if constexpr (n_in == 1) {
+  if constexpr (op == VOp::select && P::kFormat == Format::SEN169_FP16) {
+    constexpr RectangleFunction kTable[] = {select_codes<0>, select_codes<1>, select_codes<2>, select_codes<3>,
+                                            select_codes<4>, select_codes<5>, select_codes<6>, nullptr};
+    return kTable[fixed];
+  } else if constexpr (n_in == 1) {
     return fixed == 0 ? run_rectangle<op, P, 1, 0> : run_rectangle<op, P, 1, 1>;
   } else if constexpr (n_in == 2) {
     constexpr RectangleFunction kTable[] = {run_rectangle<op, P, 2, 0>, run_rectangle<op, P, 2, 1>,
@@ -226,7 +261,7 @@ void run_buffered(VOp op, const VectorRectangle& r, std::byte* const* base, cons
       for (int k = 0; k <= n_in; ++k) {
         p[k] = base[k] + row * r.row_stride[k] + i * r.stride[k];
         if (formats[k] == P::kFormat && r.stride[k] == P::kBytes) continue;
-        if (k > 0) read(formats[k], p[k], r.stride[k], piece.n, buffer[k]);
+        if (k > 0) load_chunk<T>(read, formats[k], p[k], r.stride[k], piece.n, buffer[k]);
         p[k] = reinterpret_cast<std::byte*>(buffer[k]);
       }
       run(piece, p, all);

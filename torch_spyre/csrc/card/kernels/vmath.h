@@ -18,22 +18,25 @@ SPYRE_INLINE F polynomial(F x, const float (&c)[n]) {
 /// 2^n for n in -126..127.
 SPYRE_INLINE F power_of_two(I n) { return floats(shl<23>(add(n, splat_i(127)))); }
 
+#if !defined(SPYRE_KERNELS_AVX512)
+/// a * 2^n for whole n in -250..250: two steps, of which only the second can round.
+SPYRE_INLINE F times_power_of_two(F a, F n) {
+  I whole = truncate(n), half = sar<1>(whole);
+  return mul(mul(a, power_of_two(half)), power_of_two(sub(whole, half)));
+}
+#endif
+
 SPYRE_INLINE F exp(F x) {
   // (e^r - 1 - r) / r^2 for |r| <= ln(2)/2.
   constexpr float kPoly[] = {0x1.000000p-1f, 0x1.555554p-3f,  0x1.555486p-5f,
                              0x1.111280p-7f, 0x1.6d9460p-10f, 0x1.9f02e4p-13f};
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  x = select(lt(x, splat(-104.0f)), splat(-104.0f), x);
-  x = select(lt(splat(89.0f), x), splat(89.0f), x);
+  x = smaller(splat(89.0f), larger(splat(-104.0f), x));
   F shifted = fma(x, splat(0x1.715476p+0f), splat(kRound));
-  I n = sub(bits(shifted), splat_i(0x4B400000));
   F whole = sub(shifted, splat(kRound));
   F r = fma(whole, splat(-0x1.62e400p-1f), x);
   r = fma(whole, splat(-0x1.7f7d1cp-20f), r);
-  F y = add(fma(mul(r, r), polynomial(r, kPoly), r), splat(1.0f));
-  // Two steps, so that results below 2^-126 and above 2^127 come out right.
-  I half = sar<1>(n);
-  return mul(mul(y, power_of_two(half)), power_of_two(sub(n, half)));
+  return times_power_of_two(add(fma(mul(r, r), polynomial(r, kPoly), r), splat(1.0f)), whole);
 }
 
 SPYRE_INLINE F log(F x) {

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python benchmarks/llamacpp.py [--threads N] [--rounds N]: SmolLM2-135M in llama.cpp, weights in F16.
+
+The contender of benchmarks/llm.py that is no PyTorch: the same prompt, the same context, the same greedy choice, one
+llama_decode per step. Needs `llama-cpp-python` (pip install --no-deps llama-cpp-python diskcache; builds from source).
+The F16 file is the dequantised Q4_1 one, written once beside the checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_spyre import knobs
+from torch_spyre.models.smollm2 import NAME, gguf_file
+
+PROMPT, CONTEXT, STEPS = 512, 64, 8
+_F16_FILE = 1  # general.file_type
+
+
+def installed() -> bool:
+    return importlib.util.find_spec("llama_cpp") is not None
+
+
+def f16_file() -> Path:
+    """The model as GGUF with matrices in F16 and norms in F32, as llama.cpp's own converter writes it."""
+    import gguf
+
+    path = Path(knobs.get("cache_dir")).expanduser() / "models" / f"{NAME}-F16.gguf"
+    if path.exists():
+        return path
+    source = gguf.GGUFReader(gguf_file())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")  # renamed when whole
+    writer = gguf.GGUFWriter(partial, source.fields["general.architecture"].contents())
+    for key, entry in source.fields.items():
+        if key.startswith("GGUF.") or key in ("general.architecture", "general.quantization_version"):
+            continue
+        value = _F16_FILE if key == "general.file_type" else entry.contents()
+        writer.add_key_value(key, value, entry.types[0], entry.types[-1] if len(entry.types) > 1 else None)
+    for tensor in source.tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        writer.add_tensor(tensor.name, values.astype(np.float16) if values.ndim > 1 else values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    partial.replace(path)
+    return path
+
+
+@dataclass
+class LlamaCpp:
+    """Has the face of a Contender of benchmarks/llm.py; `device` keeps it out of the ratios to PyTorch on the CPU."""
+
+    clock: Callable[[], float] = time.perf_counter
+    threads: int = 2
+    name: str = "llama.cpp f16"
+    device: str = "llama.cpp"
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {"prefill": [], "decode": []})
+
+    def __post_init__(self) -> None:
+        import llama_cpp
+
+        self._api = api = llama_cpp
+        quiet = api.llama_log_callback(lambda level, text, data: None)
+        self._quiet = quiet  # llama.cpp keeps the pointer
+        api.llama_log_set(quiet, ctypes.c_void_p(0))
+        api.llama_backend_init()
+        path = f16_file()
+        self._model = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
+        if not self._model:
+            raise RuntimeError(f"llama.cpp cannot load {path}; delete it, it will be written again")
+        options = api.llama_context_default_params()
+        options.n_ctx, options.n_batch, options.n_ubatch = 2 * PROMPT, PROMPT, PROMPT
+        options.n_threads = options.n_threads_batch = self.threads
+        self._context: Any = api.llama_init_from_model(self._model, options)
+        self._memory = api.llama_get_memory(self._context)
+        self._words = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
+        self._held = 0  # tokens in the cache
+
+    def logits(self, ids: list[int]) -> np.ndarray[Any, np.dtype[Any]]:
+        """Of the token that follows `ids`, which follow those in the cache. A view that the next call overwrites."""
+        tokens = (self._api.llama_token * len(ids))(*ids)
+        code = self._api.llama_decode(self._context, self._api.llama_batch_get_one(tokens, len(ids)))
+        if code != 0:
+            raise RuntimeError(f"llama_decode of {len(ids)} tokens after {self._held}: code {code}")
+        self._held += len(ids)
+        return np.ctypeslib.as_array(self._api.llama_get_logits_ith(self._context, -1), (self._words,))
+
+    def keep(self, tokens: int) -> None:
+        """Drops what the cache holds beyond so many tokens."""
+        self._api.llama_memory_seq_rm(self._memory, 0, tokens, -1)
+        self._held = tokens
+
+    def prefill(self, ids: torch.Tensor) -> float:
+        """Seconds of PROMPT tokens."""
+        self.keep(0)
+        tokens = ids[0].tolist()
+        start = self.clock()
+        int(self.logits(tokens).argmax())
+        seconds = self.clock() - start
+        self.keep(0)
+        return seconds
+
+    def decode(self, ids: torch.Tensor) -> float:
+        """Seconds per token of STEPS tokens that follow CONTEXT others."""
+        tokens = ids[0].tolist()
+        if self._held != CONTEXT:
+            self.keep(0)
+            self.logits(tokens[:CONTEXT])
+        token = tokens[CONTEXT]
+        start = self.clock()
+        for _ in range(STEPS):
+            token = int(self.logits([token]).argmax())
+        seconds = (self.clock() - start) / STEPS
+        self.keep(CONTEXT)
+        return seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    if not installed():
+        print("llama_cpp is not installed; run: pip install --no-deps llama-cpp-python diskcache", file=sys.stderr)
+        return 2
+    entrant = LlamaCpp(threads=args.threads)
+    ids = torch.randint(100, 40_000, (1, PROMPT), generator=torch.Generator().manual_seed(0))
+    for _ in range(1 + args.rounds):
+        entrant.seconds["prefill"].append(entrant.prefill(ids))
+        entrant.seconds["decode"].append(entrant.decode(ids))
+    for part, tokens in (("prefill", PROMPT), ("decode", 1)):
+        median = statistics.median(entrant.seconds[part][1:])  # the first warms up
+        print(f"{entrant.name} {part}: {tokens / median:.1f} tokens/s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

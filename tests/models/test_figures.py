@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytest tests/models/test_figures.py: the figures of the priority models agree with what is known of the originals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torch_spyre.numerics.priority import PRIORITY
+from torch_spyre.numerics.sources import SOURCES, described, other_than_default, parameters
+from torch_spyre.predict import configs
+from torch_spyre.predict.configs import PUBLISHED
+
+# Models that transformers' configuration classes describe without arguments, and figures that those leave open.
+_OF_TRANSFORMERS: dict[str, set[str]] = {
+    "mixtral-8x7b": set(),
+    "phi-3-mini": {"sliding_window"},
+    "gpt-2": set(),
+    "gpt-neox-20b": set(),
+    "olmo-7b": set(),
+    "bert-base": set(),
+    "roberta-base": {"max_position_embeddings", "type_vocab_size", "layer_norm_eps"},
+    "modernbert-base": set(),
+    "vit-base": {"num_labels"},
+}
+
+
+def test_every_model_has_a_source() -> None:
+    assert set(SOURCES) == set(PRIORITY)
+
+
+@pytest.mark.parametrize("name", _OF_TRANSFORMERS)
+def test_figures_are_those_of_transformers(name: str) -> None:
+    assert set(other_than_default(PRIORITY[name])) == _OF_TRANSFORMERS[name]
+
+
+@pytest.mark.parametrize("name", PRIORITY)
+def test_the_whole_model_has_the_published_number_of_parameters(name: str) -> None:
+    assert parameters(PRIORITY[name]) == SOURCES[name].parameters
+
+
+@pytest.mark.parametrize("name", [name for name in PRIORITY if name in PUBLISHED])
+def test_predictions_count_the_same_parameters(name: str) -> None:
+    assert PUBLISHED[name].parameters == SOURCES[name].parameters
+
+
+def test_a_figure_that_is_not_the_default_is_named() -> None:
+    assert "but for KV heads, MLP, vocabulary" in described(PRIORITY["llama-3.1-8b"])
+    assert described(PRIORITY["gpt-2"]) == "openai-community/gpt2 | 124,439,808 | defaults of GPT2Config | –"
+
+
+@pytest.mark.parametrize("kind", ["mistral", "mixtral", "phi3"])
+def test_a_given_window_holds_in_all_layers(kind: str, tmp_path: Path) -> None:
+    figures = {"model_type": kind, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+    figures |= {"intermediate_size": 96, "vocab_size": 100, "sliding_window": 2047}
+    (tmp_path / "config.json").write_text(json.dumps(figures))
+    assert configs.find(str(tmp_path)).kinds() == [("layer", 3, 2047)]

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/utils/pybind.h>
+
+#include "python_objects.h"
+#include "recording.h"
+#include "snapshot.h"
+
+namespace spyre {
+
+void bind_recording(pybind11::module_& m) {
+  namespace py = pybind11;
+  py::class_<Recording>(m, "Recording", "Launches of a thread between start() and stop(), to be replayed.")
+      .def(py::init<>())
+      .def("start", &Recording::start)
+      .def("stop", &Recording::stop)
+      .def("same_as", &Recording::same_as, py::arg("other"),
+           "The same programs on the same outside memory, and on inside memory allocated in the same order.")
+      .def("replay", &Recording::replay, py::call_guard<py::gil_scoped_release>(),
+           "Makes all launches again, on the memory that they used.")
+      .def_property_readonly("spoiled", &Recording::spoiled, "Why it cannot be replayed; empty if it can.")
+      .def("__len__", &Recording::size);
+  m.def(
+      "spoil_recording", [](const char* reason) { Recording::spoil_active(reason); }, py::arg("reason"),
+      "What this thread is doing depends on more than its launches; nothing unless it records them.");
+  py::class_<Snapshot>(m, "Snapshot", "What dicts and lists hold, and where tensors lie.")
+      .def(py::init([](const py::list& containers, const py::list& tensors) {
+             for (const auto& tensor : tensors) py::cast<at::Tensor>(tensor);  // raises for anything else
+             return std::make_unique<Snapshot>(containers.ptr(), tensors.ptr());
+           }),
+           py::arg("containers"), py::arg("tensors"))
+      .def("holds", &Snapshot::holds, "Whether all of it is still so.");
+}
+
+}  // namespace spyre

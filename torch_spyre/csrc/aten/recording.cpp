@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recording.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+
+#include "device.h"
+#include "errors.h"
+#include "profiler.h"
+#include "storage.h"
+
+namespace spyre {
+namespace {
+
+thread_local Recording* active_recording = nullptr;
+
+}  // namespace
+
+Recording* Recording::active() { return active_recording; }
+
+void Recording::spoil_active(const char* reason) {
+  if (C10_UNLIKELY(active_recording != nullptr)) active_recording->spoil(reason);
+}
+
+Recording::~Recording() {
+  if (active_recording == this) active_recording = nullptr;
+}
+
+void Recording::start() {
+  if (active_recording) raise("InvalidArgument", "this thread records launches already; stop that recording first");
+  if (!launches_.empty()) raise("InvalidArgument", "the recording holds launches; make a new one");
+  active_recording = this;
+}
+
+void Recording::stop() {
+  if (active_recording != this) raise("InvalidArgument", "the recording is not active on this thread");
+  active_recording = nullptr;
+  numbers_.clear();
+}
+
+void Recording::spoil(const std::string& reason) {
+  if (spoiled_.empty()) spoiled_ = reason;
+}
+
+card::Buffer Recording::pool(c10::DeviceIndex device, uint64_t bytes) {
+  if (pools_.empty() || record_of(pools_.back()).bytes < bytes) {
+    const std::vector<int64_t> size{static_cast<int64_t>(bytes)};
+    pools_.push_back(allocate(device, bytes, nullptr, at::kByte, size, {1}));
+  }
+  return record_of(pools_.back()).buffer();
+}
+
+void Recording::hold(const at::Tensor& tensor) {
+  if (held_.insert(tensor.storage().unsafeGetStorageImpl()).second) storages_.push_back(tensor.storage());
+}
+
+void Recording::launched(c10::DeviceIndex device, const LaunchPlan& plan, std::span<const card::Buffer> buffers,
+                         std::span<const card::Scalar> scalars) {
+  if (launches_.empty()) {
+    device_ = device;
+    stream_ = current_stream_id(device);
+  }
+  if (device != device_ || current_stream_id(device) != stream_) spoil("launches on several devices or streams");
+  Launch launch{plan.program, plan.name, {buffers.begin(), buffers.end()}, {scalars.begin(), scalars.end()}, {}};
+  for (const auto& buffer : buffers) {
+    const auto it = numbers_.find(buffer.address);
+    launch.origins.push_back(it == numbers_.end() ? Origin{false, buffer.address} : Origin{true, it->second});
+  }
+  launches_.push_back(std::move(launch));
+}
+
+bool Recording::Launch::operator==(const Launch& other) const {
+  const auto same_bits = [](const card::Scalar& a, const card::Scalar& b) { return a.i == b.i; };
+  const auto same_size = [](const card::Buffer& a, const card::Buffer& b) { return a.bytes == b.bytes; };
+  return program == other.program && origins == other.origins &&
+         std::ranges::equal(scalars, other.scalars, same_bits) && std::ranges::equal(buffers, other.buffers, same_size);
+}
+
+bool Recording::same_as(const Recording& other) const {
+  return device_ == other.device_ && launches_ == other.launches_;
+}
+
+void Recording::replay() const {
+  if (!spoiled_.empty()) raise("InvalidArgument", "the recording cannot be replayed: " + spoiled_);
+  for (const auto& launch : launches_) {
+    const profiler::Call call(&launch.name);
+    submit(device_, launch.program, launch.buffers, launch.scalars);
+  }
+}
+
+}  // namespace spyre

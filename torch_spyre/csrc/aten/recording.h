@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches of one thread, written down while they are made, to be made again without the code that made them.
+//
+// A replay touches the same memory: everything bound is kept alive by the recording. What a replay could not repeat, a
+// transfer or a draw of random numbers, spoils the recording. Two recordings of the same code are the same if they
+// launch the same programs on the same outside memory, and on inside memory that was allocated in the same order.
+#pragma once
+#include <c10/core/Storage.h>
+
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "launch.h"
+
+namespace spyre {
+
+class Recording {
+ public:
+  /// The one that writes down what this thread launches; null if none does.
+  static Recording* active();
+  /// Notes that this thread did what cannot be repeated; nothing without an active recording.
+  static void spoil_active(const char* reason);
+
+  ~Recording();
+  void start();
+  void stop();
+
+  /// Memory that the thread allocated.
+  void allocated(uint64_t address) { numbers_[address] = next_number_++; }
+  /// Working memory of a launch. Launches run one after another: all of them share it.
+  card::Buffer pool(c10::DeviceIndex device, uint64_t bytes);
+  void hold(const at::Tensor& tensor);
+  void launched(c10::DeviceIndex device, const LaunchPlan& plan, std::span<const card::Buffer> buffers,
+                std::span<const card::Scalar> scalars);
+  void spoil(const std::string& reason);
+
+  /// Why it cannot be replayed; empty if it can.
+  const std::string& spoiled() const { return spoiled_; }
+  size_t size() const { return launches_.size(); }
+  bool same_as(const Recording& other) const;
+  /// Makes all launches on the current stream.
+  void replay() const;
+
+ private:
+  /// Outside memory by its address, inside memory by the number of its allocation.
+  struct Origin {
+    bool inside;
+    uint64_t value;
+    bool operator==(const Origin&) const = default;
+  };
+  struct Launch {
+    std::shared_ptr<const card::Program> program;
+    std::string name;
+    std::vector<card::Buffer> buffers;
+    std::vector<card::Scalar> scalars;
+    std::vector<Origin> origins;
+    bool operator==(const Launch& other) const;
+  };
+
+  c10::DeviceIndex device_ = -1;
+  int stream_ = 0;
+  std::vector<Launch> launches_;
+  std::string spoiled_;
+  std::unordered_map<uint64_t, uint64_t> numbers_;
+  uint64_t next_number_ = 0;
+  std::unordered_set<const c10::StorageImpl*> held_;
+  std::vector<c10::Storage> storages_;
+  std::vector<c10::DataPtr> pools_;
+};
+
+}  // namespace spyre

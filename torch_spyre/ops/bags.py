@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embedding bags: sums, means or maxima of the table rows that lie between two offsets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_spyre.errors import UnsupportedOp
+
+aten = torch.ops.aten
+_SUM, _MEAN, _MAX = range(3)
+
+
+def _bags(indices: Any, offsets: Any, last: bool, padding: int) -> tuple[int, Any, Any, Any]:
+    """(bags, the bag of each index, does it count, how many of each bag do)."""
+    starts = offsets[:-1] if last else offsets
+    count = starts.shape[0]
+    here = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
+    bag = (starts.unsqueeze(0) <= here.unsqueeze(1)).sum(1, dtype=torch.int32).to(torch.int64) - 1
+    real = indices != padding
+    size = aten.scatter_add(torch.zeros(count, dtype=torch.int32, device=indices.device), 0, bag, real.to(torch.int32))
+    return count, bag, real, size
+
+
+def _forward(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:
+    """(result, bag of each index, elements of each bag, places of the maxima)."""
+    count, bag, real, size = _bags(indices, offsets, include_last_offset, padding_idx)
+    rows = weight[indices].to(torch.float32)
+    columns = weight.shape[1]
+    kinds = offsets.dtype
+    if mode == _MAX:
+        # The largest of each column that belongs to the bag; the first of equals. Bags of no elements are 0.
+        own = ((torch.arange(count, device=bag.device).unsqueeze(1) == bag) & real).unsqueeze(2)
+        found, first = torch.where(own, rows, -math.inf).max(1)
+        filled = (size > 0).unsqueeze(1)
+        places = torch.where(filled, indices[first], -1).to(kinds)
+        return torch.where(filled, found, 0.0).to(weight.dtype), bag.to(kinds), size.to(kinds), places
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.to(torch.float32).unsqueeze(1)
+    rows = torch.where(real.unsqueeze(1), rows, 0.0)
+    total = torch.zeros((count, columns), dtype=torch.float32, device=weight.device)
+    total = aten.index_put(total, [bag], rows, True)
+    if mode == _MEAN:
+        total = total / size.clamp(min=1).unsqueeze(1).to(torch.float32)
+    places = torch.zeros((0,), dtype=kinds, device=weight.device)
+    return total.to(weight.dtype), bag.to(kinds), size.to(kinds), places
+
+
+def _backward(
+    grad: Any,
+    indices: Any,
+    offsets: Any,
+    offset2bag: Any,
+    bag_size: Any,
+    maximum_indices: Any,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Any,
+    padding_idx: int = -1,
+) -> Any:
+    if sparse:
+        raise UnsupportedOp("embedding_bag(sparse=True): the card has no sparse tensors; leave sparse out")
+    table = torch.zeros((num_weights, grad.shape[1]), dtype=torch.float32, device=grad.device)
+    wide = grad.to(torch.float32)
+    if mode == _MAX:
+        there = maximum_indices >= 0
+        places = torch.where(there, maximum_indices, 0).to(torch.int64)
+        return aten.scatter_add(table, 0, places, torch.where(there, wide, 0.0)).to(grad.dtype)
+    rows = wide[offset2bag]
+    if mode == _MEAN:
+        rows = rows / bag_size.clamp(min=1).to(torch.float32)[offset2bag].unsqueeze(1)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.to(torch.float32).unsqueeze(1)
+    if scale_grad_by_freq:
+        seen = torch.zeros(num_weights, dtype=torch.int32, device=grad.device)
+        seen = aten.scatter_add(seen, 0, indices, torch.ones_like(indices, dtype=torch.int32))
+        rows = rows / seen[indices].unsqueeze(1).to(torch.float32)
+    rows = torch.where((indices != padding_idx).unsqueeze(1), rows, 0.0)
+    return aten.index_put(table, [indices], rows, True).to(grad.dtype)
+
+
+def _weights_backward(
+    grad: Any, weight: Any, indices: Any, offsets: Any, offset2bag: Any, mode: int, padding_idx: int = -1
+) -> Any:
+    products = (grad.to(torch.float32)[offset2bag] * weight[indices].to(torch.float32)).sum(1)
+    return torch.where(indices != padding_idx, products, 0.0).to(grad.dtype)
+
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    aten._embedding_bag.default: _forward,
+    aten._embedding_bag_forward_only.default: _forward,
+    aten._embedding_bag_backward.default: _backward,
+    aten._embedding_bag_per_sample_weights_backward.default: _weights_backward,
+}
