@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import CONTEXT, PROMPT, STEPS
 
 from torch_spyre import knobs
 from torch_spyre.models.smollm2 import NAME, gguf_file
 
-PROMPT, CONTEXT, STEPS = 512, 64, 8
 _F16_FILE = 1  # general.file_type
 
 
@@ -135,8 +135,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     if not installed():
-        print("llama_cpp is not installed; run: pip install --no-deps llama-cpp-python diskcache", file=sys.stderr)
-        return 2
+        print("left out, llama_cpp is not installed: pip install --no-deps llama-cpp-python diskcache")
+        return 0
     entrant = LlamaCpp(threads=args.threads)
     ids = torch.randint(100, 40_000, (1, PROMPT), generator=torch.Generator().manual_seed(0))
     for _ in range(1 + args.rounds):

@@ -2,7 +2,8 @@
 """python benchmarks/llm.py [--quick] [--strict] [--only WORD ...]: SmolLM2-135M on the card and on the CPU device.
 
 One run, interleaved, medians: prefill of 512 tokens, decoding from 64 tokens of context with the greedy choice of each
-token read back. Every contender runs the same Hugging Face code on the same weights. --quick leaves out whatever takes
+token read back. Every contender runs the same Hugging Face code on the same weights; llama.cpp takes part, with its
+own code, where it is installed (benchmarks/llamacpp.py). --quick leaves out whatever takes
 minutes to compile; --only keeps the contenders whose name contains one of the words. On a machine with other work,
 --clock cpu --threads 1 counts the CPU seconds of the process instead of the time on the wall.
 """
@@ -21,15 +22,15 @@ from typing import Any
 
 import torch
 import torch._dynamo
-from common import Figure, finish, interleaved, machine_line
+from common import CONTEXT, PROMPT, STEPS, Figure, finish, interleaved, machine_line
+from llamacpp import LlamaCpp, installed
 
 from torch_spyre import _card
 
-PROMPT, CONTEXT, STEPS = 512, 64, 8
 CPU_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FROZEN = {"max_autotune": True, "freezing": True}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-QUICK = ("card blocks", "cpu eager fp32", "cpu eager bf16", "cpu eager fp16")
+QUICK = ("card blocks", "cpu eager fp32", "cpu eager bf16", "cpu eager fp16", "llama.cpp f16")
 
 
 @dataclass
@@ -103,7 +104,7 @@ def load(dtype: torch.dtype) -> Any:
     return model.eval()
 
 
-def contenders(wanted: Callable[[str], bool], clock: Callable[[], float]) -> Iterator[Contender]:
+def contenders(wanted: Callable[[str], bool], clock: Callable[[], float]) -> Iterator[Any]:
     """Those whose name is wanted. Models of one device and dtype share their weights."""
     from torch_spyre.models.blocks import compile_blocks
 
@@ -123,6 +124,8 @@ def contenders(wanted: Callable[[str], bool], clock: Callable[[], float]) -> Ite
             options = FROZEN if kind == "max-autotune" else {}
             forward = model if kind == "eager" else torch.compile(sharing(model), dynamic=False, options=options)
             yield Contender(f"cpu {kind} {name}", model, "cpu", forward, kind != "eager", clock)
+    if wanted("llama.cpp f16") and installed():
+        yield LlamaCpp(clock, torch.get_num_threads())
 
 
 def sharing(model: Any) -> Any:
@@ -166,6 +169,7 @@ def ratios(entrants: list[Contender], clock: str) -> list[Figure]:
     ours = [e for e in entrants if e.device == "spyre"]
     theirs = [e for e in entrants if e.device == "cpu"]
     figures = []
+    llama = [e for e in entrants if e.device == "llama.cpp"]
     for part, least, least_fp16 in (("decode", 1.5, 3.0), ("prefill", 1.0, 4.0)):
         if not ours:
             continue
@@ -174,6 +178,7 @@ def ratios(entrants: list[Contender], clock: str) -> list[Figure]:
             ("best of CPU", theirs, least),
             ("best of CPU without bf16", [e for e in theirs if "bf16" not in e.name], least),
             ("CPU fp16 eager", [e for e in theirs if e.name == "cpu eager fp16"], least_fp16),
+            ("llama.cpp F16", llama, 1.0),
         ):
             if not group:
                 continue

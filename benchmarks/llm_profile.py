@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import machine_line
-from llm import CONTEXT, PROMPT, Contender, contenders
+from common import CONTEXT, PROMPT, machine_line
+from llm import Contender, contenders
 
 from torch_spyre import _C, _card, predict
 

@@ -4,6 +4,7 @@
 python tests/compiler/graph_fuzz.py show 17          # the program of seed 17
 python tests/compiler/graph_fuzz.py run 17 18        # check these seeds, print what fails
 python tests/compiler/graph_fuzz.py run 0:200        # or a range
+python tests/compiler/graph_fuzz.py run 100000:100200  # programs with more kinds of statements
 python tests/compiler/graph_fuzz.py shrink 17        # drop steps, results and knobs while it still fails
 """
 

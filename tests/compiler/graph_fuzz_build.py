@@ -25,11 +25,21 @@ MAX_RANK = 5
 
 Rule = Callable[["Builder"], Any]
 RULES: list[tuple[float, Rule]] = []
+WIDE = 100_000  # the first seed whose program may have statements of graph_fuzz_wide.py as well
+WIDE_RULES: list[tuple[float, Rule]] = []
 
 
 def rule(weight: float) -> Callable[[Rule], Rule]:
     def add(function: Rule) -> Rule:
         RULES.append((weight, function))
+        return function
+
+    return add
+
+
+def wide_rule(weight: float) -> Callable[[Rule], Rule]:
+    def add(function: Rule) -> Rule:
+        WIDE_RULES.append((weight, function))
         return function
 
     return add
@@ -168,12 +178,14 @@ def broadcasts(a: Any, b: Any) -> bool:
 
 def draw_program(seed: int) -> Program:
     import graph_fuzz_ops  # noqa: F401  the rules
+    import graph_fuzz_wide  # noqa: F401
 
     b = Builder(seed)
     b.input(b.size())
-    weights = [w for w, _ in RULES]
+    rules = RULES + (WIDE_RULES if seed >= WIDE else [])
+    weights = [w for w, _ in rules]
     for _ in range(b.random.choices([2, 4, 8, 16, 30], [25, 35, 25, 10, 5])[0]):
-        b.random.choices(RULES, weights)[0][1](b)
+        b.random.choices(rules, weights)[0][1](b)
     if not b.steps:
         b.add("torch.neg({0})", b.input((3, 65)))
     return finished(b, seed)

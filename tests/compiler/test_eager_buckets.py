@@ -202,18 +202,33 @@ def test_a_second_process_plans_nothing(fresh_caches: Any) -> None:
     assert second[1].split()[-2:] == ["False", "False"], "neither the planner nor Inductor's lowering"
 
 
-@torch.no_grad()
-def test_greedy_decoding_plans_a_handful_of_programs(planned: list[str]) -> None:
-    """64 tokens with the cache that grows: few programs, and the tokens and cache of the plans for each size."""
+def llama() -> Any:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=128, max_position_embeddings=256,
     )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).eval().half().to("spyre")
-    ids = torch.randint(0, 128, (1, 7)).to("spyre")
-    tokens = model.generate(ids, max_new_tokens=4, do_sample=False)
+    return transformers.LlamaForCausalLM(config).eval().half().to("spyre")
+
+
+def test_greedy_decoding_plans_a_handful_of_programs(planned: list[str]) -> None:
+    """64 tokens with the cache that grows: nothing is planned but when it leaves a bucket (16, 32, 64 tokens)."""
+    model, ids = llama(), torch.randint(0, 128, (1, 7)).to("spyre")
+    model.generate(ids, max_new_tokens=4, do_sample=False)
     first = len(planned)
     tokens = model.generate(ids, max_new_tokens=64, do_sample=False)
     assert tokens.shape == (1, 71)
     assert len(planned) - first <= 24
+
+
+@pytest.mark.slow
+def test_decoding_has_the_bits_of_plans_for_each_size() -> None:
+    model, prompts = llama(), [torch.randint(0, 128, (2, n)).to("spyre") for n in (7, 8, 9, 12)]
+    options = {"max_new_tokens": 14, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    _C.clear_eager_cache()
+    found = [model.generate(ids, **options).logits for ids in prompts]
+    assert _C._eager_cache_state()[1] > 20, "programs of buckets"
+    with knobs.patch(dynamic_buckets=False):
+        wanted = [model.generate(ids, **options).logits for ids in prompts]
+    for got, exact in zip(found, wanted, strict=True):
+        assert all(torch.equal(g.cpu(), w.cpu()) for g, w in zip(got, exact, strict=True))

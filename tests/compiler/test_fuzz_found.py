@@ -123,7 +123,7 @@ def test_the_gradient_of_a_mean_is_divided_and_not_multiplied() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_numbers_that_become_elements_are_of_the_element_type(dtype: torch.dtype) -> None:
-    """0.001 is not a number of fp16 or bf16. Filled in place or in a graph, or copied from the host, it is one value."""
+    """0.001 is no number of fp16 or bf16. Filled in place or in a graph, or copied from the host, it is one value."""
     x = torch.ones(4, 70).to(dtype).to("spyre")
 
     def filled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -144,3 +144,51 @@ def test_steps_with_a_number_promote_all_operands() -> None:
     x, y = torch.arange(6, dtype=torch.int32).to("spyre"), half(6)
     (result,) = check(lambda x, y: torch.addcmul(x, x, y, value=0.5), x, y)
     assert result.dtype == torch.float16
+
+
+@pytest.mark.parametrize("op", [torch.max, torch.min, lambda x: x.amax(0), lambda x: x.argmax()])
+def test_the_largest_of_nothing_is_refused_by_name(op: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises((RuntimeError, IndexError), match=r"there is none|numel\(\) == 0|zero-size|non-zero size"):
+        op(half(0, 3))
+
+
+def test_tile_loops_hand_over_through_memory_under_other_names() -> None:
+    """A norm calls the rows of its input otherwise than the op before it; each core still reads what it wrote."""
+    x, w, b = half(511, 3, 5, 32), half(32, 32), half(32)
+
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = functional.linear(x, w, b)
+        z = torch.remainder(y, functional.rms_norm(torch.floor(y), [32]).abs() + 0.5)
+        return (
+            (y.abs() + 0.1) ** x.clamp(-2, 2),
+            torch.std(z, [0, 2, 3], keepdim=True, correction=0),
+            functional.selu(z),
+        )
+
+    with config.patch(sencores=2):
+        _C.clear_eager_cache()
+        check(fn, x, w, b)
+    _C.clear_eager_cache()
+
+
+def test_tile_loops_over_a_copy_by_linear_offset_have_equal_trips() -> None:
+    """37 rows on each of seven cores, in trips of eight, read from a buffer whose sticks run across them."""
+    a, b, c = half(256, 4, 5, 1), half(1, 4, 5, 256, 8), half(4, 1, 8)
+
+    def gradient(run: Callable[..., torch.Tensor]) -> torch.Tensor:
+        x = a.detach().requires_grad_()
+        return torch.autograd.grad(run(x), x)[0].cpu()
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = torch.einsum("abcd,dbcaz->bdz", x, b) / (c.abs() + 0.5)
+        return torch.sort(x, dim=0, stable=True)[0].sum() + y.sum()
+
+    want = gradient(fn)
+    torch._dynamo.reset()
+    with config.patch(sencores=7, dxp_lx_frac_avail=0.99):
+        assert torch.allclose(gradient(torch.compile(fn, dynamic=False)), want, rtol=2**-8, atol=2**-8)
+
+
+def test_a_number_of_decimals_is_rounded_to_before_it_is_stored() -> None:
+    """Ten times -1.3496 is a tie in 16 bits."""
+    check(lambda x: (torch.round(x, decimals=1), torch.round(x * 30, decimals=-1)), half(40, 70))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from graph_fuzz_build import draw_program
+from graph_fuzz_build import WIDE, draw_program
 from graph_fuzz_check import check
 from graph_fuzz_oracle import Call, Mismatch
 
@@ -44,6 +44,12 @@ def test_short_random_graphs(chunk: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, 50))
 def test_random_graphs(first: int) -> None:
+    assert not fails(list(range(first, first + 50)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(WIDE, WIDE + 200, 50))
+def test_random_graphs_of_more_kinds(first: int) -> None:
     assert not fails(list(range(first, first + 50)))
 
 

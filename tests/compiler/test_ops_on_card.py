@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torch_spyre._inductor import lowering_overflow
 from torch_spyre.errors import IndexOutOfRange
 from torch_spyre.ops import fallbacks
 
@@ -177,6 +178,10 @@ OVERFLOWS: dict[str, tuple[Function, list[int], list[int]]] = {
     "prod": (torch.prod, [2**15, 2**15, -1], [2**16, 2**16]),
     "cumsum": (lambda x: x.cumsum(0), [LARGE, -LARGE, LARGE, LARGE - 1], [LARGE, LARGE, -LARGE, -LARGE]),
     "cumprod": (lambda x: x.cumprod(0), [3, 7, 11], [2**20, 2**20, 0]),
+    "add": (lambda x: x + x, [LARGE - 1, -LARGE, 5], [LARGE, 0, 0]),
+    "sub": (lambda x: -5 - x, [2**31 - 5, 0], [2**31 - 1, 0]),
+    "mul": (lambda x: x * x, [46340, -46340, 0], [46341, 0, 0]),
+    "alpha": (lambda x: torch.add(x, x, alpha=-3), [LARGE, 1 - LARGE, 3], [LARGE + 1, 0, 0]),
 }
 
 
@@ -188,6 +193,26 @@ def test_an_int64_result_outside_int32_fails(name: str, compiled: bool) -> None:
     call = torch.compile(function, backend="spyre", dynamic=False) if compiled else function
     assert torch.equal(call(torch.tensor(good, device="spyre")).cpu(), function(torch.tensor(good)))
     fails(lambda: call(torch.tensor(bad, device="spyre")), "leaves int32")
+
+
+def test_only_int64_that_may_leave_int32_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    monkeypatch.setattr(lowering_overflow, "check", lambda result, in_floats, what: checked.append(what))
+    x, few = torch.arange(50, device="spyre"), torch.ones(50, device="spyre", dtype=torch.int32)
+
+    def small(x: torch.Tensor, few: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        place = torch.arange(50, device=x.device)
+        return (x > 3).long() * 32 + 1, place * place - 7, few * few + few, place / 3 + x
+
+    def large(x: torch.Tensor, few: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + 1, x * few
+
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(force_disable_caches=True):
+        torch.compile(small, dynamic=False)(x, few)
+        assert not checked
+        torch.compile(large, dynamic=False)(x, few)
+    assert checked == ["sum", "product"]
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -78,6 +78,17 @@ def test_histc_between_its_own_bounds(values: list[float]) -> None:
     assert torch.equal(torch.histc(x.to("spyre"), 11).cpu(), torch.histc(x, 11))
 
 
+@pytest.mark.parametrize("size", [5, 80])
+def test_nonzero_static(size: int) -> None:
+    x = floats(3, 4, 5).clamp(min=0)
+    want = torch.nonzero_static(x, size=size, fill_value=-7)
+    assert torch.equal(torch.nonzero_static(x.to("spyre"), size=size, fill_value=-7).cpu(), want)
+
+
+def test_take_by_one_number() -> None:
+    check(lambda x: torch.take(x, torch.tensor(-3, device=x.device)), [floats(4, 5)])
+
+
 WINDOWS = {
     "avg2d": lambda x: F.avg_pool2d(x, 7, 2, 3),
     "avg2d_ceil": lambda x: F.avg_pool2d(x, (6, 7), 4, 2, ceil_mode=True, count_include_pad=False),

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -192,3 +194,14 @@ def test_a_cache_takes_its_recording_with_it(replayed: Any) -> None:
     assert len(replayed.forward.steps.steps) == before + 1
     del talk
     assert len(replayed.forward.steps.steps) == before
+
+
+def test_a_model_can_be_collected() -> None:
+    """What is compared before a replay holds the model, which holds it."""
+    model = _model()
+    talk = Talk(model).say(4)
+    assert _replays(model, talk.cache)
+    weight = weakref.ref(model.model.layers[0].mlp.up_proj.weight)
+    del model, talk
+    gc.collect()
+    assert weight() is None

@@ -30,7 +30,7 @@ from torch_spyre._inductor import lowering_functions, lowering_moves, lowering_o
 from torch_spyre._inductor.guards import guarded, overloads, wrapped
 from torch_spyre._inductor.tilegraph.trace import RANDOM
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.errors import UnsupportedOp
+from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.ops import custom
 from torch_spyre.ops.random import random_words, words_of_key
 
@@ -89,6 +89,21 @@ def _divide(a: Any, b: Any) -> Any:
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
     args, _ = transform_args([a, b], {}, broadcast=True, type_promotion_kind=kind, convert_input_to_bool=False)
     return make_pointwise(ops.truediv)(*promote_constants(args, type_promotion_kind=kind))
+
+
+def _of_something(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The largest and the smallest of no elements do not exist; PyTorch's other devices refuse them too."""
+
+    def lower(x: ir.TensorBox, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(x, *args, **kwargs)
+        except AssertionError as error:
+            if "zero-dimension" not in str(error):
+                raise
+            message = f"the largest or smallest element of a tensor of size {list(x.get_size())}: there is none"
+            raise InvalidArgument(message) from None
+
+    return lower
 
 
 def _rounded_divide(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,6 +178,8 @@ def register() -> None:
     # Inductor unrolls short reductions into adds, which would round at every step: keep them reductions.
     for reduction in REDUCTIONS:
         wrapped(reduction, _with_config(unroll_reductions_threshold=1))
+    for extreme in (aten.amax, aten.amin, aten.max, aten.min, aten.argmax, aten.argmin):
+        wrapped(extreme, _of_something)
     # The mean, then the mean square of the differences: as exact as Welford's and made of sums.
     for variance in (aten.var, aten.var_mean):
         wrapped(variance, _with_config(unroll_reductions_threshold=1, **{"mtia.disable_welford_reduction": True}))

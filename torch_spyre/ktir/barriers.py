@@ -86,14 +86,22 @@ def _splits(op: TileOp) -> tuple[tuple[str, int, int, int], ...]:
 def _owner(
     op: TileOp, operand: Operand | LinearOperand, splits: tuple[tuple[str, int, int, int], ...]
 ) -> tuple[object, ...] | None:
-    """A key: if it is equal for two accesses, each core touches the same elements in both, and no other core does."""
+    """A key: if it is equal for two accesses, each core touches the same elements in both, and no other core does.
+
+    Dims go by the order in which the access uses them: two ops may call one dim differently.
+    """
     coords = coords_of(operand)
-    used = {term.dim for coord in coords for term in coord.terms}
-    if any(coord.index >= 0 for coord in coords) or any(name not in used for name, *_ in splits):
+    number: dict[str, int] = {}
+    for coord in coords:
+        for term in coord.terms:
+            number.setdefault(term.dim, len(number))
+    if any(coord.index >= 0 for coord in coords) or any(name not in number for name, *_ in splits):
         return None
-    whole = tuple(sorted((d.name, d.size) for d in op.dims if d.name in used and d.slices == 1))
+    moves = tuple((c.const, tuple((number[t.dim], t.scale, t.div, t.mod) for t in c.terms)) for c in coords)
+    cut = tuple((number[name], *form) for name, *form in splits)
+    whole = tuple(sorted((number[d.name], d.size) for d in op.dims if d.name in number and d.slices == 1))
     decoding = operand.host_stride if isinstance(operand, LinearOperand) else None
-    return (_place(operand.tensor), coords_of(operand), decoding, splits, whole)
+    return (_place(operand.tensor), moves, decoding, cut, whole)
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:

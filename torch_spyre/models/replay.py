@@ -15,6 +15,7 @@ are left to run: what their code does besides launching would not happen.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,6 +35,7 @@ log = logging.getLogger("torch_spyre.runtime")
 Inputs = dict[str, Any]  # tensors, and dicts of tensors
 Forward = Callable[[Inputs], Any]
 
+_thread = threading.local()
 _MOST_TRIES = 8  # recordings, or states of a model, in a row that came to nothing
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
@@ -91,22 +93,22 @@ class State:
 
 
 class Made:
-    """What a step returned, without the cache."""
+    """What a step returned: tensors, and the cache, which is not kept."""
 
     def __init__(self, outputs: ModelOutput) -> None:
         self.kind = type(outputs)
-        self.tensors = {name: x for name, x in outputs.items() if isinstance(x, torch.Tensor)}
+        self.fields = {name: x if isinstance(x, torch.Tensor) else None for name, x in outputs.items()}
 
     @staticmethod
     def complete(outputs: Any, cache: Any) -> bool:
-        """Whether there is nothing but tensors and the cache."""
+        """Whether there is nothing else."""
         return isinstance(outputs, ModelOutput) and all(
-            isinstance(x, torch.Tensor) or x is cache or x is None for x in outputs.values()
+            isinstance(x, torch.Tensor) or x is cache for x in outputs.values()
         )
 
     def fresh(self, cache: Any) -> Any:
-        """Copies: the next step overwrites what the launches wrote."""
-        return self.kind(**{name: x.clone() for name, x in self.tensors.items()}, past_key_values=cache)
+        """With copies: the next step overwrites what the launches wrote."""
+        return self.kind(**{name: cache if x is None else x.clone() for name, x in self.fields.items()})
 
 
 class Step:
@@ -127,12 +129,13 @@ class Step:
         return self.key == key and all(a is b for a, b in zip(self.buffers, buffers, strict=False))
 
     def fill(self, inputs: Inputs) -> None:
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         for name, x in inputs.items():
-            if isinstance(x, dict):
-                for part, item in x.items():
-                    self.static[name][part].copy_(item)
-            else:
-                self.static[name].copy_(x)
+            static = self.static[name]
+            pairs += zip(static.values(), x.values(), strict=True) if isinstance(x, dict) else [(static, x)]
+        # A transfer waits for the launches before it, such as copies on the card.
+        for static, x in sorted(pairs, key=lambda pair: not pair[1].is_cpu):
+            static.copy_(x)
 
     def record(self, state: State, cache: Any, forward: Forward) -> Any:
         """Runs the step and writes its launches down; `recording` is set if they are those of the step before."""
@@ -140,9 +143,11 @@ class Step:
             self.state, self.last, self.recording = state, None, None
         recording = _C.Recording()
         recording.start()
+        _thread.records = True
         try:
             outputs = forward(self.static)
         finally:
+            _thread.records = False
             recording.stop()
         self.tries -= 1
         if recording.spoiled or not Made.complete(outputs, cache):
@@ -200,7 +205,7 @@ class Steps:
         if not all(x is None or isinstance(x, (bool, int, float, str)) for _, x in rest):
             return None
         shapes = [(name, _shapes(x)) for name, x in inputs.items()]
-        key = (*shapes, *rest, layers[0].span)
+        key = (*shapes, *rest, layers[0].span, torch.is_inference_mode_enabled())
         buffers = [b for layer in layers for b in layer.buffers]
         step = self.steps.get(layers[0])
         if step is None or not step.fits(key, buffers):
@@ -213,6 +218,7 @@ class Steps:
     def _possible(self, device: torch.device) -> bool:
         return (
             self.enabled
+            and not getattr(_thread, "records", False)  # a model inside a model
             and device.type == DEVICE_NAME
             and not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()

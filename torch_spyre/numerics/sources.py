@@ -16,7 +16,7 @@ from torch_spyre.numerics.priority import Priority
 @dataclass(frozen=True)
 class Source:
     checkpoint: str  # whose config.json
-    parameters: int  # of its weights, tied ones once
+    parameters: int  # of its weights, tied ones once; quoted, see the page for how exactly
     stated_by: str = ""  # a package with the same figures, and what it lacks
 
 

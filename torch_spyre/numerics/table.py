@@ -120,7 +120,9 @@ SOURCES_HEAD = """
 
 From the checkpoint's config.json, which is not at hand where there is no hub. What vouches for a figure here: it is the
 default of transformers' own configuration class; another package on PyPI states it; the whole model has as many
-parameters as the published weights. `tests/models/test_figures.py` checks the first and the last.
+parameters as the published weights. `tests/models/test_figures.py` checks the first and the last. The numbers of
+parameters are quoted, not read from the weights; where only three digits are published, the rest is computed from the
+figures, so that the test then guards the figures against change rather than vouching for them.
 
 | model | checkpoint | parameters | transformers | also stated by |
 |---|---|---|---|---|"""

@@ -112,6 +112,23 @@ def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     return (inside & (place == torch.arange(bins, device=x.device))).sum(0, dtype=torch.int32).to(x.dtype)
 
 
+def _take(x: Any, index: Any) -> Any:
+    return x.reshape(-1)[index.reshape(-1)].reshape(index.shape)
+
+
+def _nonzero_static(x: Any, *, size: int, fill_value: int = -1) -> Any:
+    """The first `size` places whose value is not 0: each counts those before it, and writes its number there."""
+    chosen = (x != 0).reshape(-1)
+    place = chosen.to(torch.int32).cumsum(0, dtype=torch.int32).to(torch.int64) - 1
+    place = torch.where(chosen & (place < size), place, size)  # what is left over goes past the end
+    numbers = torch.arange(x.numel(), device=x.device)
+    found = torch.full((size + 1,), -1, dtype=torch.int64, device=x.device).scatter(0, place, numbers)[:size]
+    columns = [found // math.prod(x.shape[d + 1 :]) % n for d, n in enumerate(x.shape)]
+    if not columns:
+        return torch.empty((size, 0), dtype=torch.int64, device=x.device)
+    return torch.where((found < 0).unsqueeze(-1), fill_value, torch.stack(columns, -1))
+
+
 def _searchsorted(
     boundaries: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: Any = None, sorter: Any = None
 ) -> Any:
@@ -261,6 +278,15 @@ def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: An
     return torch.div(place * (last - first) + first * count, count, rounding_mode="trunc").to(dtype)
 
 
+def _round_decimals(x: Any, *, decimals: int = 0) -> Any:
+    """In fp32: in 16 bits the scaled number may become a tie when it is stored."""
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    scale, wide = 10.0 ** abs(decimals), x.to(torch.float32)
+    whole = torch.round(wide * scale) / scale if decimals >= 0 else torch.round(wide / scale) * scale
+    return whole.to(x.dtype)
+
+
 TABLE: dict[Any, Decomposition] = {
     **bags.TABLE,
     **grids.TABLE,
@@ -274,6 +300,7 @@ TABLE: dict[Any, Decomposition] = {
     **scatters.TABLE,
     aten._safe_softmax.default: safe_softmax,
     aten.addbmm.default: _addbmm,
+    aten.round.decimals: _round_decimals,
     aten._trilinear.default: _trilinear,
     aten.hardshrink_backward.default: _hardshrink_backward,
     aten.softshrink_backward.default: _hardshrink_backward,
@@ -291,6 +318,8 @@ TABLE: dict[Any, Decomposition] = {
     aten.bucketize.Tensor: _bucketize,
     aten.histc.default: _histc,
     aten.searchsorted.Tensor: _searchsorted,
+    aten.take.default: _take,
+    aten.nonzero_static.default: _nonzero_static,
     aten._cdist_forward.default: _cdist,
     aten.kthvalue.default: _kthvalue,
     aten.median.dim: _median,

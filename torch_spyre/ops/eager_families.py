@@ -8,6 +8,7 @@ own sizes. What is known of a family is an entry of the eager cache.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +22,13 @@ from torch_spyre.ops import eager_cache, eager_sizes
 from torch_spyre.ops.eager_sizes import Pattern
 from torch_spyre.runtime import cache
 
+log = logging.getLogger("torch_spyre._inductor.dynamic")
+
 _FAMILIES = 2048  # kept in memory
 _SEEN = 16  # calls that a new one is compared with
+_PATTERNS = 256  # per family
 _PROGRAMS = 64  # per pattern
+_TRIALS = 4  # buckets and layouts of a pattern that are refused before none is tried any more
 
 
 @dataclass
@@ -137,8 +142,8 @@ class Family:
             except NotBucketed as error:
                 known = Known(pattern, None, str(error))
             except Exception as error:  # whatever it is: without a symbol the op may well be lowered
-                known = Known(pattern, None, f"{type(error).__name__}: {error}".partition("\n")[0])
-            self.known.append(known)
+                known = Known(pattern, None, _first_line(error))
+            self.known = [*self.known, known][-_PATTERNS:]
             self._store()
             return known
         return None
@@ -169,17 +174,31 @@ class Family:
             known.programs = [*known.programs, made][-_PROGRAMS:]
             return plan, ""
         except NotBucketed as error:
-            low, high = refused_range(n, str(error))
-            known.refusals = [*known.refusals, Refusal(low, high, layouts, str(error))][-_PROGRAMS:]
-            return None, str(error)
+            why = str(error)
+        except Exception as error:  # the op may still have a plan for its own sizes
+            log.info("no program for a bucket of sizes", exc_info=True)
+            why = _first_line(error)
+        low, high = refused_range(n, why)
+        known.refusals = [*known.refusals, Refusal(low, high, layouts, why)][-_PROGRAMS:]
+        if len(known.refusals) >= _TRIALS and not known.programs:
+            known.refused = why
+        return None, why
 
     def _store(self) -> None:
         eager_cache.store(self.entry, {"known": [k.plain() for k in self.known]})
 
 
 def _layouts(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """What a refusal may depend on beside the sizes."""
-    return [list(_C.get_spyre_tensor_layout(t).device_size) if t.device.type != "cpu" else [] for t in tensors]
+    """What a refusal may depend on beside the sizes: the order of the device dims of each tensor."""
+    return [_order(_C.get_spyre_tensor_layout(t).stride_map) if t.device.type != "cpu" else [] for t in tensors]
+
+
+def _order(strides: Sequence[int]) -> list[int]:
+    return sorted(range(len(strides)), key=lambda i: strides[i])
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def bucket_plan(lowered: Lowered, made: Mapping[str, Any]) -> Any:

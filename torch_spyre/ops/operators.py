@@ -124,9 +124,10 @@ def _host() -> list[str]:
 
 LIMITS = """## Integers and checks
 
-The card keeps int64 as int32. A value that does not fit raises when it is copied to the card. Sums and products
-(`sum`, `prod`, `cumsum`, `cumprod`) that leave int32 fail the launch: they are computed in fp32 beside, and a wrapped
-result is off by a multiple of 2**32. Other int64 arithmetic wraps at 32 bits.
+The card keeps int64 as int32. A value that does not fit raises when it is copied to the card. Sums, differences and
+products (`add`, `sub`, `mul`, `sum`, `prod`, `cumsum`, `cumprod`) that leave int32 fail the launch: they are computed
+in fp32 beside, and a wrapped result is off by a multiple of 2**32. Where the operands cannot be that large (positions,
+truth values, small numbers) nothing is checked. Shifts and powers of int64 wrap at 32 bits; int32 wraps as everywhere.
 
 An index outside its range fails the launch, and so does `torch._assert_async`, eager and compiled: `IndexOutOfRange`,
 with the message of the assertion, at the next synchronisation.
@@ -134,8 +135,8 @@ with the message of the assertion, at the next synchronisation.
 Eager calls that PyTorch refuses for their dtypes (`abs` of bool, `softmax` of int64) raise what the CPU raises.
 Compiled ones are as Inductor has them on every device: it does not refuse all of these.
 
-Optimisers with `fused=True` take a step in one launch. `foreach` ones, which PyTorch prefers, launch each of their ten or
-so functions once for each tensor: launches are cheap, and programs for whole lists would be planned for each model anew.
+Optimisers with `fused=True` take a step in one launch. `foreach` ones, which PyTorch prefers, launch each of their ten
+or so functions once for each tensor: launches are cheap, and programs for whole lists would be planned for each model.
 
 Activation checkpointing, eager and compiled, draws the same random numbers again in the backward pass. A compiled graph
 keeps the two words of each draw's key for it.

@@ -18,15 +18,16 @@ _STEPS = {8: 6, 16: 12, 32: 24}
 
 def _gcd(a: Any, b: Any) -> Any:
     dtype = torch.result_type(a, b)
-    a, b = torch.broadcast_tensors(a.to(dtype), b.to(dtype))
+    card = torch.int32 if dtype == torch.int64 else dtype  # as int64 is stored; no step leaves it
+    a, b = torch.broadcast_tensors(a.to(card), b.to(card))
     for _ in range(2):  # abs() of the smallest int32 is none; what two steps leave is smaller
         done = b == 0
         a, b = torch.where(done, a, b), torch.where(done, 0, torch.fmod(a, torch.where(done, 1, b)))
     a, b = a.abs(), b.abs()
-    for _ in range(_STEPS[min(torch.iinfo(dtype).bits, 32)]):
+    for _ in range(_STEPS[torch.iinfo(card).bits]):
         rest = torch.fmod(a, b.clamp(min=1))  # 0 once b is
         a, b = kept(torch.where(b == 0, a, b)), kept(torch.minimum(rest, b - rest))
-    return a
+    return a.to(dtype)
 
 
 def _lcm(a: Any, b: Any) -> Any:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from torch_spyre import knobs
+from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.ownership import Split, cores_of
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
@@ -42,10 +43,14 @@ def splittable(node: Node) -> list[Dim]:
 
 
 def in_sums(node: Node) -> set[str]:
-    """Dims that share a device coordinate with others: the back end follows those only in slices of one size."""
-    return {
-        t.dim for coords in node.accesses for c in coords or () if len({t.dim for t in c.terms}) > 1 for t in c.terms
-    }
+    """Dims that share a device coordinate or a linear offset with others: the back end follows the trips of a tile loop
+    along those only in chunks of one size."""
+    found: set[str] = set()
+    for value, coords in zip((*node.loads(), node.output), node.accesses, strict=True):
+        for c in (rewrite_index(node, value.index),) if coords is None else coords:
+            dims = {t.dim for t in c.terms}
+            found |= dims if len(dims) > 1 else set()
+    return found
 
 
 def _units(dim: Dim, grains: dict[str, int]) -> int:

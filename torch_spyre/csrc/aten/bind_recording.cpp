@@ -6,6 +6,24 @@
 #include "snapshot.h"
 
 namespace spyre {
+namespace {
+
+/// Lets Python collect snapshots that are part of a cycle.
+void collectable(PyHeapTypeObject* heap_type) {
+  auto* type = &heap_type->ht_type;
+  type->tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type->tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!pybind11::detail::is_holder_constructed(self)) return 0;
+    return pybind11::cast<Snapshot&>(pybind11::handle(self)).traverse(visit, arg);
+  };
+  type->tp_clear = [](PyObject* self) {
+    pybind11::cast<Snapshot&>(pybind11::handle(self)).clear();
+    return 0;
+  };
+}
+
+}  // namespace
 
 void bind_recording(pybind11::module_& m) {
   namespace py = pybind11;
@@ -22,7 +40,8 @@ void bind_recording(pybind11::module_& m) {
   m.def(
       "spoil_recording", [](const char* reason) { Recording::spoil_active(reason); }, py::arg("reason"),
       "What this thread is doing depends on more than its launches; nothing unless it records them.");
-  py::class_<Snapshot>(m, "Snapshot", "What dicts and lists hold, and where tensors lie.")
+  py::class_<Snapshot>(m, "Snapshot", "What dicts and lists hold, and where tensors lie.",
+                       py::custom_type_setup(&collectable))
       .def(py::init([](const py::list& containers, const py::list& tensors) {
              for (const auto& tensor : tensors) py::cast<at::Tensor>(tensor);  // raises for anything else
              return std::make_unique<Snapshot>(containers.ptr(), tensors.ptr());

@@ -3,6 +3,8 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <utility>
+
 #include "errors.h"
 #include "launch.h"
 #include "storage.h"
@@ -56,9 +58,20 @@ Snapshot::Snapshot(PyObject* containers, PyObject* tensors) {
   }
 }
 
-Snapshot::~Snapshot() {
-  for (const auto& container : containers_) Py_DECREF(container.object);
-  for (PyObject* item : items_) Py_DECREF(item);
+Snapshot::~Snapshot() { clear(); }
+
+int Snapshot::traverse(visitproc visit, void* arg) const {
+  for (const auto& container : containers_) Py_VISIT(container.object);
+  for (PyObject* item : items_) Py_VISIT(item);
+  return 0;
+}
+
+void Snapshot::clear() {
+  const auto containers = std::exchange(containers_, {});
+  const auto items = std::exchange(items_, {});
+  places_.clear();
+  for (const auto& container : containers) Py_DECREF(container.object);
+  for (PyObject* item : items) Py_DECREF(item);
 }
 
 void Snapshot::add_dict(PyObject* dict) {

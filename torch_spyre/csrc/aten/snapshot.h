@@ -17,6 +17,10 @@ class Snapshot {
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
+  /// For Python's collector of cycles: what is looked at may well hold the snapshot.
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
+
   /// Does everything hold what it held? Tensors of the card may have got other values in the same place.
   bool holds();
 
