@@ -32,7 +32,7 @@ COMMON = f"-std=c++20 -fPIC -pthread {WARNINGS}"
 KERNEL = "-O3 -ffp-contract=off -fno-math-errno"
 # Extra flags by the end of a kernel file's name.
 ISA = {
-    "_avx2": "-mavx2 -mfma -mf16c",
+    "_avx2": "-mavx2 -mfma -mf16c -Wno-psabi",
     # -O3 unrolls vectors that are arrays here for minutes.
     "_portable": "-O2 -Wno-psabi",
     "_avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512cd -mfma -mf16c -mavx2",

@@ -50,6 +50,7 @@ PATCHED = frozenset(
         "torch.storage._StorageBase.__reduce__",
         "torch._inductor.fx_passes.fuse_attention._sfdp_params_check",
         "torch._inductor.lowering.is_gpu",
+        "torch._inductor.scheduler.Scheduler.unfusable_node",
         "torch._logging._internal._parse_log_settings",
         "torch._tensor_str._tensor_str",
     }

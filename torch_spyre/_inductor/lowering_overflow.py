@@ -60,6 +60,11 @@ class _Ranges(ValueRangeAnalysis):
     def index_expr(self, index: Any, dtype: torch.dtype) -> ValueRanges[Any]:
         return bound_sympy(sympy.sympify(index), self.places)
 
+    def indirect_indexing(self, index: Any, size: Any, check: bool = True, wrap_neg: bool = True) -> sympy.Symbol:
+        place = sympy.Symbol(f"indirect{len(self.places)}", integer=True, nonnegative=True)
+        self.places[place] = ValueRanges(0, bound_sympy(sympy.sympify(size)).upper)
+        return place
+
 
 def _range(x: Any) -> ValueRanges[Any]:
     """The least and the largest value of an operand."""

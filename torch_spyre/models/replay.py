@@ -150,15 +150,19 @@ class Step:
             _thread.records = False
             recording.stop()
         self.tries -= 1
-        if recording.spoiled or not Made.complete(outputs, cache):
-            log.debug("decoding step not recorded: %s", recording.spoiled or f"it returns {type(outputs).__name__}")
+        if not Made.complete(outputs, cache):
+            log.debug("decoding step not recorded: it returns %s", type(outputs).__name__)
             self.last = None
             return outputs
         self.made = Made(outputs)
-        if self.last is not None and recording.same_as(self.last):
-            self.recording, self.tries = recording, _MOST_TRIES
-            log.debug("decoding step recorded: %d launches", len(recording))
-        self.last = recording
+        if recording.spoiled:  # compiling spoils the first step; copied all the same, so that the copy is in the caches
+            log.debug("decoding step not recorded: %s", recording.spoiled)
+            self.last = None
+        else:
+            if self.last is not None and recording.same_as(self.last):
+                self.recording, self.tries = recording, _MOST_TRIES
+                log.debug("decoding step recorded: %d launches", len(recording))
+            self.last = recording
         return self.made.fresh(cache)
 
 
