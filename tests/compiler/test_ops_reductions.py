@@ -104,4 +104,5 @@ def test_any_dims(data: st.DataObject) -> None:
     dim = min(dims)
     check(lambda x: x.argmax(dim), x)
     check(lambda x: x.cumsum(dim), x)
-    check(lambda x: x.sort(dim).values, x)
+    if x.numel() <= 2**22:  # lines are sorted in the scratchpads, which must hold all of them
+        check(lambda x: x.sort(dim).values, x)
