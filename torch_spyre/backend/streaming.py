@@ -51,11 +51,12 @@ def stream(
     """Puts runs of instructions into loops until their temporaries fit into `room` bytes; also the registers used."""
     position = 0
     while position < len(instructions):
-        run = _find_run(instructions, scratch, position)
-        if run is None:
+        runs = _find_runs(instructions, scratch, position)
+        if not runs:
             position += 1
             continue
-        height = _height(run, scratch, instructions, room)
+        heights = [(run, _height(run, scratch, instructions, room)) for run in runs]
+        run, height = next(((r, h) for r, h in heights if h is not None), heights[0])
         if height is None:
             position = run.stop
             continue
@@ -77,17 +78,14 @@ def _size(symbol: int, scratch: Scratch) -> int:
 # -- finding runs ------------------------------------------------------------------------------------------------------
 
 
-def _find_run(instructions: list[Instruction], scratch: Scratch, start: int) -> _Run | None:
-    """The longest run from `start` on that can be cut along some dim of its first instruction."""
+def _find_runs(instructions: list[Instruction], scratch: Scratch, start: int) -> list[_Run]:
+    """The longest runs from `start` on that can be cut along some dim of their first instruction, one for each dim."""
     first = instructions[start]
     if not isinstance(first, _TILE):
-        return None
-    best: _Run | None = None
-    for dim in range(len(first.dims)):
-        run = _grow(instructions, scratch, start, dim)
-        if run is not None and (best is None or run.stop > best.stop):
-            best = run
-    return best
+        return []
+    grown = [_grow(instructions, scratch, start, dim) for dim in range(len(first.dims))]
+    runs = [run for run in grown if run is not None]
+    return [run for run in runs if run.stop == max(r.stop for r in runs)]
 
 
 def _grow(instructions: list[Instruction], scratch: Scratch, start: int, dim: int) -> _Run | None:
