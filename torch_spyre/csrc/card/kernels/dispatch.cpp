@@ -2,6 +2,9 @@
 // Chooses the instruction set once, at run time, and owns what all of them share: format facts and working memory.
 #include "dispatch.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -90,6 +93,18 @@ const char* format_name(Format f) { return row(f).name; }
 void* scratch(ScratchSlot slot, size_t bytes) {
   thread_local Scratch slots[kScratchSlots];
   return slots[slot].get(bytes);
+}
+
+int64_t second_cache_bytes() {
+  static const int64_t bytes = [] {
+    constexpr int64_t kUsual = 512 << 10;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    const long found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (found > 0) return std::clamp<int64_t>(found, kUsual / 2, kUsual * 4);
+#endif
+    return kUsual;
+  }();
+  return bytes;
 }
 
 const uint16_t* code_table(VOp op, void (*fill)(VOp op, uint16_t* table)) {

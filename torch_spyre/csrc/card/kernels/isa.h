@@ -59,8 +59,11 @@ extern const KernelTable kAvx512Kernels;
 
 /// Working memory of the calling thread, 64-byte aligned, at least `bytes`; contents are not kept when it grows.
 /// Slots are independent, so that a kernel can hold several.
-enum ScratchSlot : int { kScratchA, kScratchB, kScratchC, kScratchRuns, kScratchState, kScratchSlots };
+enum ScratchSlot : int { kScratchA, kScratchB, kScratchC, kScratchRuns, kScratchState, kScratchRows, kScratchSlots };
 void* scratch(ScratchSlot slot, size_t bytes);
+
+/// Size of the second cache of a CPU, for blocking. Results do not depend on it.
+int64_t second_cache_bytes();
 
 constexpr int kCodes = 1 << 16;  // of a 16-bit format
 /// The results of an operation for all codes of a 16-bit format, made by `fill` when first asked for and kept.
