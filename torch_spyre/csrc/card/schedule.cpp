@@ -265,9 +265,11 @@ class Scheduler {
     const size_t per_unit = busy / units;
     if (per_unit < 2) return {};
     std::vector<Cores> found;
-    for (const auto& [operand, cores] : by_operand)
-      for (size_t i = 0; i < cores.size(); i += per_unit)
-        found.emplace_back(cores.begin() + i, cores.begin() + std::min(i + per_unit, cores.size()));
+    for (const auto& [operand, cores] : by_operand) {
+      const size_t parts = std::max<size_t>(cores.size() / per_unit, 1);  // even ones: a short one leaves a thread idle
+      for (size_t i = 0; i < parts; ++i)
+        found.emplace_back(cores.begin() + i * cores.size() / parts, cores.begin() + (i + 1) * cores.size() / parts);
+    }
     return found;
   }
 
