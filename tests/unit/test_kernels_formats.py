@@ -130,6 +130,21 @@ def test_every_code_to_the_host(target: int) -> None:
         assert same_bits(np.signbit(out[~np.isnan(value)]), np.signbit(expected[~np.isnan(value)]))
 
 
+@pytest.mark.parametrize("special", [0x7FFE, 0xFFFE, 0x7FFF, 0xFFFF])
+def test_one_special_code_in_any_lane(special: int) -> None:
+    """The vector paths look for them: each lane counts, and NaN leaves with its one payload."""
+    codes = np.full((64, 64), 0x3E00, np.uint16)
+    codes[np.arange(64), np.arange(64)] = special
+    out = copied(codes.ravel(), SEN169, FP32).reshape(64, 64)
+    as_fp32 = {0x7FFE: 0x7F800000, 0xFFFE: 0xFF800000}.get(special, 0x7FC00000)
+    expected = np.full((64, 64), 0x3F800000, np.uint32)
+    expected[np.arange(64), np.arange(64)] = as_fp32
+    assert same_bits(out.view(np.uint32), expected)
+    back = np.full((64, 64), 0x3E00, np.uint16)
+    back[np.arange(64), np.arange(64)] = special if special < 0xFFFF else 0x7FFF
+    assert same_bits(copied(out.ravel(), FP32, SEN169).reshape(64, 64), back)
+
+
 def test_vector_op_keeps_the_largest_value_finite() -> None:
     assert converted(np.array([0x7FFE, 0xFFFE], dtype=np.uint16), SEN169, FP32).tolist() == [MAX_VALUE, -MAX_VALUE]
 

@@ -214,6 +214,27 @@ def test_integer_comparison_with_a_bool_result() -> None:
     assert same_bits(on_every_isa(run), from_fp32((x != 0).astype(np.float32), SEN169))
 
 
+@pytest.mark.parametrize("op", ["add", "mul", "sub"])
+@pytest.mark.parametrize("shared", [0, 1])
+def test_operand_that_all_rows_share(op: str, shared: int) -> None:
+    """Rows of a stick, as in the weights of a norm."""
+    rng = np.random.default_rng(shared)
+    rows, sticks = 5, 3
+    x, w = from_fp32(values(rng, rows * sticks * 64), SEN169), from_fp32(values(rng, sticks * 64), SEN169)
+    x = x.reshape(sticks, rows, 64)
+    a, b = to_fp32(x, SEN169), to_fp32(w.reshape(sticks, 1, 64), SEN169)
+    with np.errstate(all="ignore"):
+        expected = from_fp32(EXACT[op](*((b, a) if shared == 0 else (a, b))), SEN169)
+    vx, vw = dense(x, SEN169), dense(w.reshape(sticks, 1, 64), SEN169)
+    vw.maps = [vw.maps[0], (0, 0, 0), vw.maps[2]]
+    for name in ISAS:
+        kernels.set_isa(name)
+        out = dense(np.zeros_like(x), SEN169)
+        kernels.vector_op(op, (sticks, rows, 64), out, *((vw, vx) if shared == 0 else (vx, vw)))
+        assert same_bits(out.read((sticks, rows, 64)), expected), name
+    kernels.set_isa(None)
+
+
 def test_in_place() -> None:
     x = from_fp32(np.linspace(-3, 3, 777).astype(np.float32), SEN169)
     for name in ISAS:

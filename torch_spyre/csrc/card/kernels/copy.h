@@ -46,7 +46,12 @@ SPYRE_INLINE void convert_row(std::byte* out, const std::byte* in, int64_t n) {
     }
     F a, b;
     load_pair<from, kHost>(in + i * kIn, a, b);
-    store_pair<to, kFromHalf>(out + i * kOut, a, b);
+    if constexpr (from == Format::SEN169_FP16 && to == Format::IEEE_FP32) {  // NaN is canonical already
+      store(reinterpret_cast<float*>(out) + i, a);
+      store(reinterpret_cast<float*>(out) + i + 16, b);
+    } else {
+      store_pair<to, kFromHalf>(out + i * kOut, a, b);
+    }
   }
   for (; i < n; i += 16) {
     const int m = static_cast<int>(min64(16, n - i));
@@ -54,11 +59,16 @@ SPYRE_INLINE void convert_row(std::byte* out, const std::byte* in, int64_t n) {
   }
 }
 
+constexpr int64_t kAheadBytes = 4096;  // bytes; a prefetch past the end does no harm
+
 template <Format to, Format from>
 bool convert_vector(Format, Format, std::byte* out, const std::byte* in, const Rows& r) {
   // A stick is the commonest row: without loops it costs its arithmetic.
   if (r.n == 32 || r.n == 64) {
     for (int64_t row = 0; row < r.rows; ++row, out += r.out, in += r.in) {
+      // The rows of the sticks to come: scratchpads of many cores do not stay in the host's caches.
+      __builtin_prefetch(out + kAheadBytes, 1);
+      __builtin_prefetch(out + kAheadBytes + 64, 1);
       convert_row<to, from>(out, in, 32);
       if (r.n == 64) convert_row<to, from>(out + 32 * vector_bytes(to), in + 32 * vector_bytes(from), 32);
     }

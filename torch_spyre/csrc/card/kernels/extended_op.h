@@ -274,7 +274,14 @@ inline const uint16_t* table_for(VOp op, Compute compute, const Shape& shape, co
 }
 
 inline void look_up(const uint16_t* table, std::byte* out, const std::byte* in, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) write_as(out + 2 * i, table[read_as<uint16_t>(in + 2 * i)]);
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {  // four at a time: one load of codes, one store
+    const uint64_t codes = read_as<uint64_t>(in + 2 * i);
+    const uint64_t low = table[codes & 0xFFFF] | static_cast<uint32_t>(table[codes >> 16 & 0xFFFF]) << 16;
+    const uint64_t high = table[codes >> 32 & 0xFFFF] | static_cast<uint32_t>(table[codes >> 48]) << 16;
+    write_as(out + 2 * i, low | high << 32);
+  }
+  for (; i < n; ++i) write_as(out + 2 * i, table[read_as<uint16_t>(in + 2 * i)]);
 }
 
 inline void extended_op(VOp op, Compute compute, const Shape& shape, const View* const* views, const Format* formats,

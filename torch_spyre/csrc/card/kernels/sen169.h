@@ -3,8 +3,8 @@
 //
 // decode_sen169 and encode_sen169 are the definition. The functions on memory below them give the same values with
 // fewer instructions, by working on 16-bit lanes as far as possible: a code h becomes the fp32 with the upper half
-// sign | (h >> 2) + 96*128 and the lower half h << 14. With kHost they read as the host does. A NaN may come out of
-// them with any payload; stores make it canonical.
+// sign | (h >> 2) + 96*128 and the lower half h << 14. With kHost they read as the host does, and a NaN is canonical.
+// Without it, it may come with any payload; stores make it canonical.
 #pragma once
 #include "simd.h"
 
@@ -46,14 +46,19 @@ SPYRE_INLINE void load_sen169(const void* p, F& a, F& b) {
   __m512i h = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(p));
   __m512i high = _mm512_and_si512(_mm512_srai_epi16(h, 2), _mm512_set1_epi16(static_cast<int16_t>(0x9FFF)));
   high = _mm512_mask_add_epi16(high, _mm512_test_epi16_mask(h, magnitude), high, _mm512_set1_epi16(0x3000));
-  __mmask32 nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(h, magnitude), magnitude);
-  high = _mm512_mask_mov_epi16(high, nan, magnitude);
   __m512i low = _mm512_slli_epi16(h, 14);
+  const __m512i m = _mm512_and_si512(h, magnitude);
   if constexpr (kHost) {
-    __mmask32 largest = _mm512_cmpeq_epi16_mask(_mm512_and_si512(h, magnitude), _mm512_set1_epi16(0x7FFE));
-    const __m512i sign = _mm512_and_si512(h, _mm512_set1_epi16(static_cast<int16_t>(0x8000)));
-    high = _mm512_mask_mov_epi16(high, largest, _mm512_or_si512(sign, _mm512_set1_epi16(0x7F80)));
-    low = _mm512_mask_mov_epi16(low, largest, _mm512_setzero_si512());
+    const __mmask32 top = _mm512_cmpge_epu16_mask(m, _mm512_set1_epi16(0x7FFE));
+    if (top) {  // infinities and NaN, which come in regions if at all
+      const __mmask32 nan = _mm512_cmpeq_epi16_mask(m, magnitude);
+      const __m512i sign = _mm512_and_si512(h, _mm512_set1_epi16(static_cast<int16_t>(0x8000)));
+      high = _mm512_mask_mov_epi16(high, top, _mm512_or_si512(sign, _mm512_set1_epi16(0x7F80)));
+      high = _mm512_mask_mov_epi16(high, nan, _mm512_set1_epi16(0x7FC0));
+      low = _mm512_mask_mov_epi16(low, top, _mm512_setzero_si512());
+    }
+  } else {
+    high = _mm512_mask_mov_epi16(high, _mm512_cmpeq_epi16_mask(m, magnitude), magnitude);
   }
   a.v = _mm512_castsi512_ps(_mm512_unpacklo_epi16(low, high));
   b.v = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low, high));
@@ -75,9 +80,12 @@ SPYRE_INLINE void store_sen169(void* p, F a, F b) {
   __m512i s = _mm512_permutex2var_epi16(ua, upper_halves, ub);
   __m512i code =
       _mm512_ternarylogic_epi32(q, s, _mm512_set1_epi16(static_cast<int16_t>(0x8000)), 0xF8);  // q | (s & 0x8000)
-  __mmask32 nan =
-      _mm512_kunpackw(_mm512_cmp_ps_mask(b.v, b.v, _CMP_UNORD_Q), _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q));
-  _mm512_storeu_si512(p, _mm512_mask_mov_epi16(code, nan, _mm512_set1_epi16(0x7FFF)));
+  if (_mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q)) {  // a NaN somewhere: rare, and cheap to foresee
+    __mmask32 nan =
+        _mm512_kunpackw(_mm512_cmp_ps_mask(b.v, b.v, _CMP_UNORD_Q), _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q));
+    code = _mm512_mask_mov_epi16(code, nan, _mm512_set1_epi16(0x7FFF));
+  }
+  _mm512_storeu_si512(p, code);
 }
 
 /// 16 elements.
@@ -99,13 +107,18 @@ SPYRE_INLINE F load_sen169(const void* p) {
   __m256i high = _mm256_and_si256(_mm256_srai_epi16(h, 2), _mm256_set1_epi16(static_cast<int16_t>(0x9FFF)));
   __m256i zero = _mm256_cmpeq_epi16(m, _mm256_setzero_si256());
   high = _mm256_add_epi16(high, _mm256_andnot_si256(zero, _mm256_set1_epi16(0x3000)));
-  high = _mm256_or_si256(high, _mm256_srli_epi16(_mm256_cmpeq_epi16(m, magnitude), 1));
   __m256i low = _mm256_slli_epi16(h, 14);
   if constexpr (kHost) {
-    __m256i largest = _mm256_cmpeq_epi16(m, _mm256_set1_epi16(0x7FFE));
-    __m256i sign = _mm256_and_si256(h, _mm256_set1_epi16(static_cast<int16_t>(0x8000)));
-    high = _mm256_blendv_epi8(high, _mm256_or_si256(sign, _mm256_set1_epi16(0x7F80)), largest);
-    low = _mm256_andnot_si256(largest, low);
+    const __m256i top = _mm256_cmpgt_epi16(m, _mm256_set1_epi16(0x7FFD));
+    if (_mm256_movemask_epi8(top)) {  // infinities and NaN, which come in regions if at all
+      const __m256i nan = _mm256_cmpeq_epi16(m, magnitude);
+      const __m256i sign = _mm256_and_si256(h, _mm256_set1_epi16(static_cast<int16_t>(0x8000)));
+      high = _mm256_blendv_epi8(high, _mm256_or_si256(sign, _mm256_set1_epi16(0x7F80)), top);
+      high = _mm256_blendv_epi8(high, _mm256_set1_epi16(0x7FC0), nan);
+      low = _mm256_andnot_si256(top, low);
+    }
+  } else {
+    high = _mm256_or_si256(high, _mm256_srli_epi16(_mm256_cmpeq_epi16(m, magnitude), 1));
   }
   return {_mm256_castsi256_ps(_mm256_unpacklo_epi16(low, high)), _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, high))};
 }
@@ -122,8 +135,10 @@ SPYRE_INLINE void store_sen169(void* p, F x) {
   q = _mm256_min_epu16(q, _mm256_set1_epi16(0x7FFE));
   __m256i s = _mm256_packs_epi32(_mm256_srai_epi32(u.a, 16), _mm256_srai_epi32(u.b, 16));
   __m256i code = _mm256_or_si256(q, _mm256_and_si256(s, _mm256_set1_epi16(static_cast<int16_t>(0x8000))));
-  M nan = unordered(x);
-  code = _mm256_blendv_epi8(code, _mm256_set1_epi16(0x7FFF), _mm256_packs_epi32(nan.a, nan.b));
+  if (_mm256_movemask_ps(_mm256_cmp_ps(x.a, x.b, _CMP_UNORD_Q))) {  // a NaN somewhere: rare, and cheap to foresee
+    M nan = unordered(x);
+    code = _mm256_blendv_epi8(code, _mm256_set1_epi16(0x7FFF), _mm256_packs_epi32(nan.a, nan.b));
+  }
   store_256(p, _mm256_permute4x64_epi64(code, 0xD8));
 }
 

@@ -148,9 +148,33 @@ struct InPlaceInt {
 /// Operand 0 is the output.
 using VectorRectangle = Rectangle<4>;
 
+/// Rows of 64 elements of which one operand is the same for all rows, like the weights of a norm: it is read once.
+template <VOp op, class P, int shared>
+void run_shared_operand(const VectorRectangle& r, std::byte* const* base) {
+  using V = typename P::V;
+  V same[4];
+  P::read_pair(base[1 + shared], same[0], same[1]);
+  P::read_pair(base[1 + shared] + 32 * P::kBytes, same[2], same[3]);
+  std::byte* out = base[0];
+  const std::byte* in = base[2 - shared];
+  auto step = [](V x, V y) SPYRE_INLINE_ATTRIBUTE { return shared == 0 ? apply<op>(y, x, x) : apply<op>(x, y, y); };
+  for (int64_t row = 0; row < r.rows; ++row, out += r.row_stride[0], in += r.row_stride[2 - shared]) {
+    SPYRE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      V x, y;
+      P::read_pair(in + half * 32 * P::kBytes, x, y);
+      P::write_pair(out + half * 32 * P::kBytes, step(x, same[2 * half]), step(y, same[2 * half + 1]));
+    }
+  }
+}
+
 template <VOp op, class P, int n_in, unsigned fixed>
 void run_rectangle(const VectorRectangle& r, std::byte* const* base, const Format* formats) {
   using V = typename P::V;
+  if constexpr ((op == VOp::mul || op == VOp::add) && fixed == 0 && P::kFormat == Format::SEN169_FP16) {
+    if (r.n == 64 && r.rows > 1 && r.row_stride[1] == 0) return run_shared_operand<op, P, 0>(r, base);
+    if (r.n == 64 && r.rows > 1 && r.row_stride[2] == 0) return run_shared_operand<op, P, 1>(r, base);
+  }
   std::byte* p[4] = {base[0], base[1], n_in > 1 ? base[2] : base[0], n_in > 2 ? base[3] : base[0]};
   for (int64_t row = 0; row < r.rows; ++row) {
     V constant[3] = {};
