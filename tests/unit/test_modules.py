@@ -66,6 +66,39 @@ def test_other_matmul_weights() -> None:
     assert in_stick(nn.Embedding(70, 64).to("spyre").weight, 1)
 
 
+class Experts(nn.Module):
+    """Stacked weights as transformers keeps them, with what its decorator says of them."""
+
+    has_gate = True
+
+    def __init__(self, is_transposed: bool) -> None:
+        super().__init__()
+        self.is_transposed = is_transposed
+        self.up_proj = nn.Parameter(torch.randn(4, *((64, 128) if is_transposed else (128, 64))))
+        self.bias = nn.Parameter(torch.randn(4, 128))
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_experts_lie_one_after_the_other(is_transposed: bool) -> None:
+    module = Experts(is_transposed).to("spyre", FP16)
+    layout = module.up_proj.device_tensor_layout()
+    assert list(layout.device_size) == [4, 2, 64, 64]  # experts, sticks of output features, input features, a stick
+    assert in_stick(module.up_proj, 2 if is_transposed else 1)
+    assert module.bias.device_tensor_layout() == SpyreTensorLayout([4, 128], FP16)
+
+
+class ParallelExperts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_experts, self.input_size, self.output_size = 4, 64, 128
+        self.weight = nn.Parameter(torch.randn(4, 128, 64))
+
+
+def test_parallel_experts_lie_one_after_the_other() -> None:
+    weight = ParallelExperts().to("spyre", FP16).weight
+    assert list(weight.device_tensor_layout().device_size) == [4, 2, 64, 64] and in_stick(weight, 1)
+
+
 def test_parameters_stay_the_same_objects() -> None:
     module = nn.Linear(64, 32)
     weight, bias, values = module.weight, module.bias, module.weight.detach().clone()

@@ -2,11 +2,13 @@
 """Modules onto the card, with weights in the layout that matmul reads.
 
 A matmul reads its weight with the output features in the stick. PyTorch keeps the weight of a linear layer as
-(out_features, in_features); laid out in dim order [1, 0] it needs no copy before each product.
+(out_features, in_features); laid out in dim order [1, 0] it needs no copy before each product. Weights of experts that
+lie in one parameter are laid out alike, one expert after the other.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +29,8 @@ def load_to_spyre(
     if dtype is not None and not _C.is_supported_dtype(dtype):
         raise InvalidArgument(f"Spyre backend does not support dtype {dtype}; use float16, bfloat16 or float32")
     index = _C.current_device() if device.index is None else device.index
-    mover = _Mover(torch.device(DEVICE_NAME, index), dtype, non_blocking, {id(w) for w in matmul_weights(module)})
+    weights = {id(w): order for w, order in matmul_weights(module)}
+    mover = _Mover(torch.device(DEVICE_NAME, index), dtype, non_blocking, weights)
     for owner in module.modules():
         for name, parameter in owner._parameters.items():
             if parameter is not None:
@@ -38,9 +41,16 @@ def load_to_spyre(
     return module
 
 
-def matmul_weights(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Parameters that `module` and its children multiply with as ``x @ weight.T``."""
+Order = tuple[int, ...]
+_TRANSPOSED: Order = (1, 0)  # of an (out_features, in_features) weight
+_EXPERTS_TRANSPOSED: Order = (2, 0, 1)  # the same of (experts, out_features, in_features): experts outermost
+_EXPERTS: Order = (1, 0, 2)  # of (experts, in_features, out_features)
+
+
+def matmul_weights(module: nn.Module) -> Iterator[tuple[torch.Tensor, Order]]:
+    """Parameters that `module` and its children multiply with, and the dim order in which matmul reads them."""
     for owner in module.modules():
+        order = _TRANSPOSED
         if isinstance(owner, nn.Linear):
             names = ["weight"]
         elif isinstance(owner, nn.MultiheadAttention):
@@ -48,22 +58,35 @@ def matmul_weights(module: nn.Module) -> Iterator[torch.Tensor]:
         elif isinstance(owner, (nn.RNNBase, nn.RNNCellBase)):
             names = [n for n in owner._parameters if n.startswith("weight_")]
         else:
-            continue
+            names, order = [*owner._parameters], _order_of_experts(owner)
         for name in names:
             weight = owner._parameters.get(name)
-            if weight is not None and weight.dim() == 2:
-                yield weight
+            if weight is not None and weight.dim() == len(order):
+                yield weight, order
 
 
-def weight_layout(size: torch.Size, dtype: torch.dtype) -> Any:
-    """Layout of an (out_features, in_features) weight with out_features in the stick."""
-    return _C.SpyreTensorLayout(list(size), [size[1], 1], dtype, [1, 0])
+def _order_of_experts(owner: nn.Module) -> Order:
+    """Of the stacked weights of a module of experts, () if it is none. Modules that transformers lets choose among
+    implementations say how their weights lie; the older kind names its sizes."""
+    if hasattr(owner, "is_transposed") and hasattr(owner, "has_gate"):
+        return _EXPERTS if owner.is_transposed else _EXPERTS_TRANSPOSED
+    if all(hasattr(owner, name) for name in ("num_experts", "input_size", "output_size")):
+        return _EXPERTS_TRANSPOSED
+    return ()
+
+
+def weight_layout(size: torch.Size, dtype: torch.dtype, order: Order = _TRANSPOSED) -> Any:
+    """Layout of a contiguous weight with its dims in `order`, the last one in the stick."""
+    strides = [math.prod(size[i + 1 :]) for i in range(len(size))]
+    return _C.SpyreTensorLayout(list(size), strides, dtype, list(order))
 
 
 class _Mover:
     """Converts each tensor once, so that what was shared stays shared."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype | None, non_blocking: bool, weights: set[int]) -> None:
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype | None, non_blocking: bool, weights: dict[int, Order]
+    ) -> None:
         self.device, self.dtype, self.non_blocking, self.weights = device, dtype, non_blocking, weights
         self.done: dict[int, tuple[torch.Tensor, Any]] = {}  # id -> (what it was, kept alive; what it became)
 
@@ -77,17 +100,17 @@ class _Mover:
     def buffer(self, old: torch.Tensor) -> torch.Tensor:
         known = self.done.get(id(old))
         if known is None:
-            known = self.done[id(old)] = (old, self._convert(old, False))
+            known = self.done[id(old)] = (old, self._convert(old))
         return known[1]
 
     def _moved(self, old: nn.Parameter) -> nn.Parameter:
         with torch.no_grad():
-            data = self._convert(old, id(old) in self.weights)
+            data = self._convert(old, self.weights.get(id(old)))
             if data is old:
                 return old
             new = nn.Parameter(data, old.requires_grad)
             if old.grad is not None:
-                new.grad = self._convert(old.grad, id(old) in self.weights)
+                new.grad = self._convert(old.grad, self.weights.get(id(old)))
         if type(old) is not nn.Parameter:
             return new
         try:
@@ -96,13 +119,13 @@ class _Mover:
             return new
         return old
 
-    def _convert(self, old: torch.Tensor, as_weight: bool) -> torch.Tensor:
+    def _convert(self, old: torch.Tensor, order: Order | None = None) -> torch.Tensor:
         floating = old.is_floating_point() or old.is_complex()
         dtype = self.dtype if self.dtype is not None and floating else old.dtype
         if old.device == self.device and old.dtype == dtype:
             return old
-        if as_weight and old.is_contiguous() and old.device.type != "meta":
-            layout = weight_layout(old.shape, dtype)
+        if order is not None and old.is_contiguous() and old.device.type != "meta":
+            layout = weight_layout(old.shape, dtype, order)
             return to_with_layout(old.detach(), layout, dtype, self.device, self.non_blocking)
         layout = device_tensor_layout(old)
         if layout is not None and layout.device_dtype == _C.get_device_dtype(dtype):  # from another card

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_spyre.device.modules import matmul_weights, weight_layout
+from torch_spyre.device.modules import Order, matmul_weights, weight_layout
 from torch_spyre.device.tensors import to_with_layout
 from torch_spyre.errors import InvalidArgument
 
@@ -26,7 +26,7 @@ def load(folder: str | Path, device: str | torch.device = "spyre", dtype: torch.
     folder = Path(folder)
     model = _empty(folder, dtype)
     target = torch.device(device)
-    weights = {id(w) for w in matmul_weights(model)}
+    weights = {id(w): order for w, order in matmul_weights(model)}
     places = _places(model)
     missing, computed = set(places), {name for name, _ in model.named_buffers()}
     for name, tensor in _tensors(folder):
@@ -35,7 +35,7 @@ def load(folder: str | Path, device: str | torch.device = "spyre", dtype: torch.
             continue  # older files hold what the model now computes
         if where is None:
             raise InvalidArgument(f"{folder}: {type(model).__name__} has no parameter {name!r}; try from_pretrained")
-        moved = _moved(tensor, target, dtype, id(where[0][0]._parameters.get(where[0][1])) in weights)
+        moved = _moved(tensor, target, dtype, weights.get(id(where[0][0]._parameters.get(where[0][1]))))
         for owner, attribute in where:
             if attribute in owner._parameters:
                 owner._parameters[attribute] = nn.Parameter(moved, requires_grad=False)
@@ -102,8 +102,8 @@ def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
                 yield name, opened.get_tensor(name)
 
 
-def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype, as_weight: bool) -> torch.Tensor:
+def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype, order: Order | None) -> torch.Tensor:
     dtype = dtype if tensor.is_floating_point() else tensor.dtype
-    if as_weight and device.type == "spyre":
-        return to_with_layout(tensor, weight_layout(tensor.shape, dtype), dtype, device)
+    if order is not None and device.type == "spyre":
+        return to_with_layout(tensor, weight_layout(tensor.shape, dtype, order), dtype, device)
     return tensor.to(device, dtype)
