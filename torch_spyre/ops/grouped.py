@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_FEW = 64  # rows: a matrix streams as fast whether it meets one of them or all
+_FEW = 16  # rows: a matrix streams as fast whether it meets one of them or all, and none is moved
 _MOST = 512  # rows of a group at once: there the array takes as long as the matrix takes to arrive
 _ROOMS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _BUSY = 0.75  # share of groups with rows from which on all matrices are read in one product
@@ -37,13 +37,10 @@ def grouped_mm(x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     bounds = ends.tolist()
     starts = itertools.chain([0], bounds)
     groups = [Group(g, start, end) for g, (start, end) in enumerate(zip(starts, bounds, strict=False)) if start < end]
-    rows, n = len(x), matrices.shape[-1]
-    if not groups or groups[-1].end < rows:
-        given = x.new_zeros(rows, n)
-    elif rows <= _FEW or max(g.end - g.start for g in groups) <= _MOST:
+    complete = bool(groups) and groups[-1].end == len(x)
+    if complete and (len(x) <= _FEW or max(g.end - g.start for g in groups) <= _MOST):
         return _at_once(x, matrices, groups)
-    else:
-        given = x.new_empty(rows, n)
+    given = x.new_zeros(len(x), matrices.shape[-1])
     while groups:
         part = [Group(g.number, g.start, min(g.end, g.start + _MOST)) for g in groups]
         places = [row for g in part for row in range(g.start, g.end)]
