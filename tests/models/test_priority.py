@@ -9,12 +9,14 @@ other experts stood between them. `-m slow` runs real widths.
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from torch_spyre import knobs
 from torch_spyre.numerics import models, priority, table
 from torch_spyre.numerics.models import Flip, Run, compare
 from torch_spyre.numerics.priority import PRIORITY
@@ -95,11 +97,55 @@ def test_weights_are_numbers_of_both_formats() -> None:
 
 def test_the_table_has_a_line_per_model_and_mode(tmp_path: Path) -> None:
     chosen, kept = [PRIORITY["vit-base"]], tmp_path / "rows.json"
-    rows = table.measure(chosen, [("eager", "tiny")], kept)
-    text = table.page(rows, chosen)
+    found = table.measure(chosen, [("eager", "tiny")], kept)
+    text = table.page(found, chosen)
     assert "## Eager, tiny widths" in text
     assert "| vit-base | 1 of 12 |" in text and "| none |" in text
     assert "| vit-base | 12 layers, width 768," in text
-    assert table.measure(chosen, [("eager", "tiny")], kept, missing=False) == rows, "a stopped run goes on"
+    assert "Measured with torch 2." in text and found.good
+    assert table.measure(chosen, [("eager", "tiny")], kept, missing=False) == found, "a stopped run goes on"
     changed = dataclasses.replace(chosen[0], tiny={**chosen[0].tiny, "num_hidden_layers": 2})
-    assert not table.measure([changed], [("eager", "tiny")], kept, missing=False), "a row of other figures is stale"
+    stale = table.measure([changed], [("eager", "tiny")], kept, missing=False)
+    assert not stale.rows, "a row of other figures is stale"
+    with knobs.patch(sencores=8):
+        assert not table.measure(chosen, [("eager", "tiny")], kept, missing=False).rows, "so is one of other knobs"
+
+
+def test_modes_share_what_runs_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    original = priority.build
+    monkeypatch.setattr(priority, "build", lambda m, size: built.append(m.name) or original(m, size))
+    found = table.measure([PRIORITY["vit-base"]], [("compiled", "tiny"), ("eager", "tiny")])
+    assert built == ["vit-base"] and [r["mode"] for r in found.rows] == ["compiled", "eager"] and found.good
+
+
+def test_a_model_that_fails_is_named_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def build(model: priority.Priority, size: str) -> object:
+        if model.name == "bert-base":
+            raise RuntimeError("no such thing")
+        return original(model, size)
+
+    original, kept = priority.build, tmp_path / "rows.json"
+    monkeypatch.setattr(priority, "build", build)
+    command = ["bert-base", "vit-base", "--runs", "eager/tiny", "--rows", str(kept)]
+    assert table.main(command) == 1
+    out, err = capsys.readouterr()
+    assert "* bert-base, eager, tiny: RuntimeError: no such thing" in out and "| vit-base | 1 of 12 |" in out
+    assert "Not measured: bert-base." in out
+    assert "1 of 2: bert-base, eager, tiny: failed" in err and "2 of 2: vit-base, eager, tiny: good" in err
+    assert [r["name"] for r in json.loads(kept.read_text())] == ["vit-base"], "the next run tries again"
+    monkeypatch.setattr(priority, "build", None)  # would fail if it were called
+    assert table.main([*command[1:]]) == 0
+
+
+def test_a_row_out_of_bounds_is_told_by_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "rows.json"
+    command = ["vit-base", "--runs", "eager/tiny", "--rows", str(kept)]
+    assert table.main(command) == 0
+    rows = json.loads(kept.read_text())
+    rows[0]["problems"] = ["cosine 0.5 is below 0.999"]
+    kept.write_text(json.dumps(rows))
+    assert table.main([*command, "--print"]) == 1
+    assert "* vit-base, eager, tiny: cosine 0.5 is below 0.999" in capsys.readouterr().out

@@ -96,18 +96,28 @@ class Flip:
 
 
 def compare(model: Priority, mode: str = "compiled", size: str = "tiny") -> Outcome:
-    module = zoo.build(model, size)
-    inputs = model.inputs(module.config)
-    runner = Runner(module, model)
-    with torch.no_grad():
-        expected = runner(inputs)
-        with rounding():
-            rounded = runner(inputs)
-        zoo.to_card(module)
+    return Comparison(model, size).run(mode)
+
+
+class Comparison:
+    """One model with its CPU runs, which serve every mode: built once, run on the host, then moved to the card."""
+
+    def __init__(self, model: Priority, size: str = "tiny") -> None:
+        self.module = zoo.build(model, size)
+        self.inputs = model.inputs(self.module.config)
+        self.runner = Runner(self.module, model)
+        with torch.no_grad():
+            self.expected = self.runner(self.inputs)
+            with rounding():
+                self.rounded = self.runner(self.inputs)
+            zoo.to_card(self.module)
+
+    def run(self, mode: str) -> Outcome:
         fallbacks.reset()
-        graphs = runner.compile() if mode == "compiled" else int
-        found, card_us = _timed(lambda: runner(_on_card(inputs)))
-    return _outcome(runner, mode, (expected, rounded, found), graphs(), card_us)
+        with torch.no_grad():
+            graphs = self.runner.compile() if mode == "compiled" else self.runner.eager()
+            found, card_us = _timed(lambda: self.runner(_on_card(self.inputs)))
+        return _outcome(self.runner, mode, (self.expected, self.rounded, found), graphs(), card_us)
 
 
 def _on_card(inputs: Inputs) -> Inputs:
@@ -147,6 +157,11 @@ class Runner:
         before = counters["stats"]["unique_graphs"]
         self.forward = torch.compile(self.module, dynamic=False)
         return lambda: int(counters["stats"]["unique_graphs"] - before)
+
+    def eager(self) -> Callable[[], int]:
+        """From now on the module runs op by op, without graphs."""
+        self.forward = self.module
+        return int
 
     def __call__(self, inputs: Inputs) -> Run:
         self.seen.clear()

@@ -23,6 +23,7 @@ Inputs = dict[str, Tensor]
 
 SIZES = ("tiny", "real")
 _DRAWN_AT_ONCE = 1 << 28  # values; larger stacks of experts are drawn one by one, to hold few copies
+SEED = 0  # of the weights
 TOKENS = 41  # of each of two sequences: no multiple of a stick's 64
 _TINY = {"hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 192}
 _TINY_GROUPED = {**_TINY, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
@@ -450,7 +451,7 @@ def build(priority: Priority, size: str = "tiny", layers: int | None = None) -> 
     return model
 
 
-def randomise(model: nn.Module, seed: int = 0) -> None:
+def randomise(model: nn.Module, seed: int = SEED) -> None:
     """Matrices with variance 1/fan-in, vectors (norms, biases) spread by 0.1 around their initial values."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the figures of the priority models come from, and what vouches for them without a hub.
 
-A figure is the default of transformers' own configuration class, or another package states it too, or it enters the
-number of parameters of the published weights.
+A figure is the default of transformers' own configuration class, or another package states it too.
 """
 
 from __future__ import annotations
@@ -16,36 +15,34 @@ from torch_spyre.numerics.priority import Priority
 @dataclass(frozen=True)
 class Source:
     checkpoint: str  # whose config.json
-    parameters: int  # of its weights, tied ones once; quoted, see the page for how exactly
     stated_by: str = ""  # a package with the same figures, and what it lacks
 
 
 _LITGPT, _TIMM = "litgpt 0.5.13", "timm 1.0.30"
 
 SOURCES: dict[str, Source] = {
-    "llama-3.1-8b": Source("meta-llama/Llama-3.1-8B", 8_030_261_248, _LITGPT),
+    "llama-3.1-8b": Source("meta-llama/Llama-3.1-8B", _LITGPT),
     "granite-3.3-8b": Source(
         "ibm-granite/granite-3.3-8b-instruct",
-        8_170_864_640,
         "ibm-fms 1.13.1 (Granite 3.0: vocabulary 49155, rotary base 10000)",
     ),
-    "mistral-7b": Source("mistralai/Mistral-7B-v0.3", 7_248_023_552, _LITGPT),
-    "qwen-2.5-7b": Source("Qwen/Qwen2.5-7B", 7_615_616_512, _LITGPT),
-    "qwen-3-8b": Source("Qwen/Qwen3-8B", 8_190_735_360, _LITGPT),
-    "phi-3-mini": Source("microsoft/Phi-3-mini-4k-instruct", 3_821_079_552, _LITGPT),
-    "gemma-3-1b": Source("google/gemma-3-1b-it", 999_885_952, _LITGPT),
-    "mixtral-8x7b": Source("mistralai/Mixtral-8x7B-v0.1", 46_702_792_704, _LITGPT),
-    "granite-4-h-tiny": Source("ibm-granite/granite-4.0-h-tiny", 6_939_037_248),
-    "gpt-2": Source("openai-community/gpt2", 124_439_808),
-    "gpt-neox-20b": Source("EleutherAI/gpt-neox-20b", 20_554_567_680),
-    "olmo-7b": Source("allenai/OLMo-7B-hf", 6_888_095_744, _LITGPT),
-    "olmo-2-7b": Source("allenai/OLMo-2-1124-7B", 7_298_617_344, _LITGPT),
-    "bert-base": Source("google-bert/bert-base-uncased", 109_514_298),
-    "roberta-base": Source("FacebookAI/roberta-base", 124_697_433),
-    "modernbert-base": Source("answerdotai/ModernBERT-base", 149_655_232),
-    "siglip-so400m": Source("google/siglip-so400m-patch14-384", 428_225_600, _TIMM),
-    "vit-base": Source("google/vit-base-patch16-224", 86_567_656, _TIMM),
-    "whisper-small": Source("openai/whisper-small", 241_734_912),
+    "mistral-7b": Source("mistralai/Mistral-7B-v0.3", _LITGPT),
+    "qwen-2.5-7b": Source("Qwen/Qwen2.5-7B", _LITGPT),
+    "qwen-3-8b": Source("Qwen/Qwen3-8B", _LITGPT),
+    "phi-3-mini": Source("microsoft/Phi-3-mini-4k-instruct", _LITGPT),
+    "gemma-3-1b": Source("google/gemma-3-1b-it", _LITGPT),
+    "mixtral-8x7b": Source("mistralai/Mixtral-8x7B-v0.1", _LITGPT),
+    "granite-4-h-tiny": Source("ibm-granite/granite-4.0-h-tiny"),
+    "gpt-2": Source("openai-community/gpt2"),
+    "gpt-neox-20b": Source("EleutherAI/gpt-neox-20b"),
+    "olmo-7b": Source("allenai/OLMo-7B-hf", _LITGPT),
+    "olmo-2-7b": Source("allenai/OLMo-2-1124-7B", _LITGPT),
+    "bert-base": Source("google-bert/bert-base-uncased"),
+    "roberta-base": Source("FacebookAI/roberta-base"),
+    "modernbert-base": Source("answerdotai/ModernBERT-base"),
+    "siglip-so400m": Source("google/siglip-so400m-patch14-384", _TIMM),
+    "vit-base": Source("google/vit-base-patch16-224", _TIMM),
+    "whisper-small": Source("openai/whisper-small"),
 }
 
 # Names of the figures that matter to shapes, as the table shows them.
@@ -85,7 +82,7 @@ def _agree(default: Any, value: Any) -> bool:
 
 
 def parameters(model: Priority) -> int:
-    """Of the whole model, made without memory."""
+    """Of the whole model, tied ones once; made without memory."""
     import torch
     import transformers
 
@@ -100,4 +97,4 @@ def described(model: Priority) -> str:
     source, own = SOURCES[model.name], other_than_default(model)
     shown = list(dict.fromkeys(SHOWN.get(name, name.replace("_", " ")) for name in own))
     defaults = f"defaults of {model.config}" + (f" but for {', '.join(shown)}" if shown else "")
-    return " | ".join((source.checkpoint, f"{source.parameters:,}", defaults, source.stated_by or "–"))
+    return " | ".join((source.checkpoint, f"{parameters(model):,}", defaults, source.stated_by or "–"))
