@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from graph_fuzz_build import draw_program
 from graph_fuzz_check import check
+from graph_fuzz_lengths import DRAWN, in_terms_of_n
 from graph_fuzz_oracle import Mismatch
 from graph_fuzz_program import Input, Program
 
@@ -33,6 +34,10 @@ def failure(program: Program) -> Mismatch | None:
         check(program)
     except Mismatch as error:
         return error
+    except Exception as error:
+        wrapped = Mismatch("harness", f"{type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        return wrapped
     return None
 
 
@@ -41,16 +46,20 @@ def without_step(program: Program, at: int) -> Program | None:
     gone = program.steps[at]
     steps = program.steps[:at] + program.steps[at + 1 :]
     used = {a for s in steps for a in s.args} | set(program.returned)
-    needed = [o for o in gone.outs if o in used]
+    needed = [o.rstrip(",") for o in gone.outs if o.rstrip(",") in used]
     shapes = value_shapes(program)
-    inputs = program.inputs + tuple(Input(o, tuple(shapes[o].shape), shapes[o].dtype) for o in needed)
+    made = [Input(o, tuple(shapes[o].shape), shapes[o].dtype) for o in needed]
+    if program.lengths:
+        made = [dataclasses.replace(x, lengths=tuple(in_terms_of_n(m) for m in x.size)) for x in made]
+    inputs = (*program.inputs, *made)
     returned = tuple(r for r in program.returned if r not in needed)
     return trimmed(dataclasses.replace(program, steps=steps, inputs=inputs, returned=returned))
 
 
 def trimmed(program: Program) -> Program | None:
     """Without inputs that nothing reads; None if nothing is left or PyTorch refuses it."""
-    used = {a for s in program.steps for a in s.args} | set(program.returned)
+    used = {a for s in program.steps for a in s.args} | set(program.returned) | {program.length.partition(".")[0]}
+    used |= {x.of for x in program.inputs if x.name in used}
     inputs = tuple(x for x in program.inputs if x.name in used)
     if not program.returned:
         last = [o for s in program.steps for o in s.outs]
@@ -62,19 +71,19 @@ def trimmed(program: Program) -> Program | None:
 
 
 def value_shapes(program: Program) -> dict[str, torch.Tensor]:
-    bases = [
-        torch.ones(x.size, dtype=x.dtype, device="cpu" if x.kind in ("number", "host") else "meta")
-        for x in program.inputs
-    ]
-    space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-    space.update(zip((x.name for x in program.inputs), program.live(bases), strict=True))
+    program = program.at(DRAWN) if program.lengths else program
+    space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "n": DRAWN}
+    live = program.live(program.bases(None, "meta"))
+    space.update(zip((x.name for x in program.inputs), live, strict=True))
     for step in program.steps:
         exec(step.line(), space)
     return space
 
 
 def smaller(program: Program) -> Iterator[Program | None]:
-    for change in ({"knobs": {}}, {"sanitize": False}, {"backward": False}):
+    changes: list[dict[str, Any]] = [{"knobs": {}}, {"sanitize": False}, {"backward": False}, {"exported": False}]
+    changes += [{"lengths": (n,)} for n in program.lengths if len(program.lengths) > 1]
+    for change in changes:
         if any(getattr(program, k) != v for k, v in change.items()):
             yield dataclasses.replace(program, **change)
     for i in reversed(range(len(program.steps))):
@@ -82,7 +91,7 @@ def smaller(program: Program) -> Iterator[Program | None]:
     for name in program.returned if len(program.returned) > 1 else ():
         yield trimmed(dataclasses.replace(program, returned=tuple(r for r in program.returned if r != name)))
     for i, x in enumerate(program.inputs):
-        if x.view:
+        if x.view and not x.of and not x.lengths:
             plain = dataclasses.replace(x, view="", size=tuple(x.viewed(torch.empty(x.size, device="meta")).shape))
             yield trimmed(dataclasses.replace(program, inputs=(*program.inputs[:i], plain, *program.inputs[i + 1 :])))
 

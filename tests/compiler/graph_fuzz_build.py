@@ -24,29 +24,31 @@ SIZES = [1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 63, 64, 65, 100, 127, 128, 130, 192, 2
 MAX_RANK = 5
 
 Rule = Callable[["Builder"], Any]
+WIDE = 100_000  # the first seed whose program may have statements of the other lists as well
 RULES: list[tuple[float, Rule]] = []
-WIDE = 100_000  # the first seed whose program may have statements of graph_fuzz_wide.py as well
+MOVE_RULES: list[tuple[float, Rule]] = []
 WIDE_RULES: list[tuple[float, Rule]] = []
 
 
-def rule(weight: float) -> Callable[[Rule], Rule]:
-    def add(function: Rule) -> Rule:
-        RULES.append((weight, function))
-        return function
+def into(rules: list[tuple[float, Rule]]) -> Callable[[float], Callable[[Rule], Rule]]:
+    def weighted(weight: float) -> Callable[[Rule], Rule]:
+        def add(function: Rule) -> Rule:
+            rules.append((weight, function))
+            return function
 
-    return add
+        return add
+
+    return weighted
 
 
-def wide_rule(weight: float) -> Callable[[Rule], Rule]:
-    def add(function: Rule) -> Rule:
-        WIDE_RULES.append((weight, function))
-        return function
-
-    return add
+rule, move_rule, wide_rule = into(RULES), into(MOVE_RULES), into(WIDE_RULES)
 
 
 class Builder:
     """A program in the making. `values` holds a tensor without data for every name."""
+
+    max_rank = MAX_RANK
+    dtypes: tuple[torch.dtype, ...] = (*FLOATS, *INTS, torch.bool)
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -159,8 +161,8 @@ class Builder:
             isinstance(x, torch.Tensor)
             and x.device.type == "meta"
             and x.numel() <= 2 * self.most
-            and x.ndim <= MAX_RANK
-            and x.dtype in (*FLOATS, *INTS, torch.bool)
+            and x.ndim <= self.max_rank
+            and x.dtype in self.dtypes
         )
 
     def size(self, rank: int | None = None) -> tuple[int, ...]:
@@ -177,15 +179,16 @@ def broadcasts(a: Any, b: Any) -> bool:
 
 
 def draw_program(seed: int) -> Program:
+    import graph_fuzz_kinds
     import graph_fuzz_ops  # noqa: F401  the rules
-    import graph_fuzz_wide  # noqa: F401
 
+    if seed >= WIDE:
+        return graph_fuzz_kinds.draw_wide(seed)
     b = Builder(seed)
     b.input(b.size())
-    rules = RULES + (WIDE_RULES if seed >= WIDE else [])
-    weights = [w for w, _ in rules]
+    weights = [w for w, _ in RULES]
     for _ in range(b.random.choices([2, 4, 8, 16, 30], [25, 35, 25, 10, 5])[0]):
-        b.random.choices(rules, weights)[0][1](b)
+        b.random.choices(RULES, weights)[0][1](b)
     if not b.steps:
         b.add("torch.neg({0})", b.input((3, 65)))
     return finished(b, seed)
@@ -194,7 +197,7 @@ def draw_program(seed: int) -> Program:
 def finished(b: Builder, seed: int) -> Program:
     read = {a for s in b.steps for a in s.args}
     made = [o.rstrip(",") for s in b.steps for o in s.outs]
-    returned = [n for n in made if n not in read] or made[-1:]
+    returned = [n for n in made if n not in read] or made[-1:] or [b.steps[-1].args[0]]
     tensors = [n for n, x in b.values.items() if isinstance(x, torch.Tensor) and x.device.type == "meta"]
     returned += b.random.sample(tensors, min(len(tensors), b.random.choices([0, 1, 2], [60, 30, 10])[0]))
     knobs: dict[str, Any] = {}

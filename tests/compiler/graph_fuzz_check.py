@@ -7,6 +7,7 @@ the same inputs and return the same aliases.
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from unittest import mock
 import torch
 from functorch.compile import make_boxed_func
 from graph_fuzz_oracle import Lockstep, Mismatch, host_values
-from graph_fuzz_program import Program
+from graph_fuzz_program import Program, unique
 from torch._dynamo.backends.common import aot_autograd
 
 from torch_spyre import _C, knobs, sanitizer
@@ -39,15 +40,10 @@ class Outcome:
 
 def execute(program: Program, fn: Any) -> Outcome:
     generator = torch.Generator().manual_seed(program.data_seed)
-    bases = []
-    for x in program.inputs:
-        made = x.make(generator)
-        bases.append(
-            made if x.kind in ("number", "host") else made.to("spyre").requires_grad_(program.needs_gradient(x))
-        )
+    bases = program.bases(generator, "spyre")
     results = list(fn(*program.live(bases)))
     gradients: list[torch.Tensor | None] = []
-    leaves = [b for b in bases if b.requires_grad]
+    leaves = unique(b for b in bases if b.requires_grad)
     if program.backward:
         ends = [r for r in results if r.requires_grad]
         weights = [torch.randint(1, 4, r.shape, generator=generator).to(r.dtype).to("spyre") for r in ends]
@@ -55,6 +51,36 @@ def execute(program: Program, fn: Any) -> Outcome:
     places = {b.untyped_storage().data_ptr(): i for i, b in enumerate(bases) if b.device.type == "spyre" and b.numel()}
     aliases = [places.get(r.untyped_storage().data_ptr()) for r in results]
     return Outcome(results, bases, gradients, aliases)
+
+
+def strides(x: torch.Tensor) -> list[int]:
+    """Of dims longer than one; a tensor without elements has none."""
+    return [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1] if x.numel() else []
+
+
+def same_strides(kind: str, program: Program, found: Outcome) -> None:
+    """A result has the strides and the offset that PyTorch gives it: its kernels for tensors without data, which tell
+    compilers what to keep on every device, or those of the CPU, which differ from them here and there.
+
+    Only dims longer than one count, and a tensor without elements has none.
+    """
+    program = dataclasses.replace(program, backward=False)
+    generator = torch.Generator().manual_seed(program.data_seed)
+    for bases in (program.bases(None, "meta"), program.bases(generator, "cpu")):
+        with torch.no_grad():
+            expected = program.function()(*program.live(bases))
+        wrong = [
+            f"result {name}: {facts(x)} where PyTorch has {facts(y)}"
+            for name, x, y in zip(program.returned, found.results, expected, strict=True)
+            if facts(x) != facts(y)
+        ]
+        if not wrong:
+            return
+    raise Mismatch(f"{kind} strides", "; ".join(wrong))
+
+
+def facts(x: torch.Tensor) -> tuple[torch.dtype, list[int], list[int], int]:
+    return x.dtype, list(x.shape), strides(x), x.storage_offset() if x.numel() else 0
 
 
 def same_bits(kind: str, what: str, one: torch.Tensor | None, two: torch.Tensor | None, any_zero: bool = False) -> None:
@@ -85,7 +111,7 @@ def same(kind: str, program: Program, one: Outcome, two: Outcome, any_zero: bool
     for name, a, b in zip(program.returned, one.results, two.results, strict=True):
         same_bits(kind, f"result {name}", a, b, any_zero)
     for x, a, b in zip(program.inputs, one.inputs, two.inputs, strict=True):
-        if x.kind not in ("number", "host"):
+        if x.on_card:
             same_bits(kind, f"input {x.name} afterwards", a, b, any_zero)
     leaves = [x.name for x in program.inputs if program.needs_gradient(x)]
     for name, g, h in zip(leaves if program.backward else [], one.gradients, two.gradients, strict=True):
@@ -108,6 +134,8 @@ def raising(kind: str) -> Iterator[None]:
 
 def check(program: Program) -> Lockstep:
     """Raises Mismatch; returns what was checked."""
+    import graph_fuzz_runs
+
     lockstep = Lockstep()
     fn = program.function()
     with ExitStack() as stack:
@@ -116,6 +144,9 @@ def check(program: Program) -> Lockstep:
         stack.enter_context(fallbacks.disabled())
         if program.sanitize:
             stack.enter_context(sanitizer.sanitize())
+        if program.lengths:
+            graph_fuzz_runs.check_lengths(program, lockstep)
+            return lockstep
         try:
             with raising("eager"), lockstep:
                 eager = execute(program, fn)
@@ -123,6 +154,9 @@ def check(program: Program) -> Lockstep:
             if error.__cause__ is not None and refused(program, fn):
                 return lockstep
             raise
+        same_strides("eager", program, eager)
+        if program.exported:
+            graph_fuzz_runs.check_exported(program, fn, eager)
         check_compiled("compiled", program, fn, eager)
         if program.knobs:
             with config.patch(**program.knobs):
@@ -139,7 +173,7 @@ def refused(program: Program, fn: Any) -> bool:
     """Does the CPU raise as well? Shapes alone do not tell: the maximum of no elements."""
     generator = torch.Generator().manual_seed(program.data_seed)
     try:
-        fn(*program.live([x.make(generator) for x in program.inputs]))
+        fn(*program.live(program.bases(generator, "cpu")))
     except Exception:
         return True
     return False
@@ -148,6 +182,7 @@ def refused(program: Program, fn: Any) -> bool:
 def check_compiled(kind: str, program: Program, fn: Any, eager: Outcome) -> None:
     with raising(kind):
         compiled = execute(program, optimised(fn, "spyre"))
+    same_strides(kind, program, compiled)
     try:
         same(kind, program, eager, compiled)
     except Mismatch:
@@ -177,6 +212,7 @@ def op_by_op(graph: torch.fx.GraphModule, inputs: Any) -> Any:
     return make_boxed_func(run)
 
 
-def optimised(fn: Any, backend: Any) -> Any:
-    torch._dynamo.reset()
+def optimised(fn: Any, backend: Any, reset: bool = True) -> Any:
+    if reset:
+        torch._dynamo.reset()
     return torch.compile(fn, backend=backend, fullgraph=True, dynamic=False)

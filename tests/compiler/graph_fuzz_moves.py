@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 
 import torch
-from graph_fuzz_build import INTS, Builder, rule
+from graph_fuzz_build import INTS, Builder, move_rule
 from graph_fuzz_program import FLOATS
 
 
-@rule(12)
+@move_rule(12)
 def view(b: Builder) -> None:
     x = b.pick()
     if x is None:
@@ -92,7 +92,7 @@ def view_text(b: Builder, size: tuple[int, ...]) -> str:
     return b.random.choice([".contiguous()", ".clone()", ".mT" if rank > 1 else "", "[..., :1]"])
 
 
-@rule(5)
+@move_rule(5)
 def rearrange(b: Builder) -> None:
     x = b.pick(lambda t: t.ndim > 0)
     if x is None:
@@ -120,7 +120,7 @@ def rearrange(b: Builder) -> None:
     b.add(text, x)
 
 
-@rule(5)
+@move_rule(5)
 def join(b: Builder) -> None:
     x = b.pick(lambda t: t.ndim > 0)
     if x is None:
@@ -153,7 +153,7 @@ def join(b: Builder) -> None:
         b.add(f"torch.cat([{{0}}, {{1}}], {d})", x, other or x)
 
 
-@rule(3)
+@move_rule(3)
 def part(b: Builder) -> None:
     x = b.pick(lambda t: t.ndim > 0)
     if x is None:
@@ -171,7 +171,7 @@ def part(b: Builder) -> None:
     b.add(b.random.choice(few if n > 6 else [*few, f"torch.unbind({{0}}, {d})"]), x)
 
 
-@rule(6)
+@move_rule(6)
 def indexing(b: Builder) -> None:
     x = b.pick(lambda t: t.ndim > 0 and 0 not in t.shape and (t.dtype in FLOATS or b.chance(0.3)))
     if x is None:
@@ -244,7 +244,7 @@ def indexing(b: Builder) -> None:
         b.add("{0}[{1}]", x, b.input((2, m), torch.int64, f"index {t.shape[0]}"))
 
 
-@rule(6)
+@move_rule(6)
 def write(b: Builder) -> None:
     if not b.mutable:
         return
@@ -292,7 +292,7 @@ def write(b: Builder) -> None:
     b.add(text, x, *([y] if "{1}" in text else []), writes=True)
 
 
-@rule(2)
+@move_rule(2)
 def new(b: Builder) -> None:
     x = b.pick(lambda t: t.ndim > 0)
     if x is None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from graph_fuzz_program import FLOATS
+from graph_fuzz_program import FLOATS, FP8
 from oracle import MAX, MIN, U32, gamma, half_ulp_dl16, half_ulp_ieee
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -26,7 +26,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 UNCHECKED = {"detach", "alias", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "as_strided"}
 # Results are sums: the fp32 error is that of adding, which cancellation leaves as large as the terms are.
 SUMS = {
-    "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "sum", "mean", "cumsum", "cumprod", "index_add", "index_add_",
+    "_scaled_mm", "mm", "bmm", "addmm", "baddbmm", "mv", "dot",
+    "sum", "mean", "cumsum", "cumprod", "index_add", "index_add_",
     "scatter_add", "scatter_add_", "index_put", "index_put_", "_unsafe_index_put", "embedding_dense_backward",
     "convolution", "avg_pool2d", "avg_pool2d_backward",
     "_adaptive_avg_pool2d", "upsample_nearest1d_backward", "upsample_nearest2d_backward", "trace", "unfold_backward",
@@ -57,7 +58,7 @@ def on_card(x: Any) -> bool:
 def host_values(x: torch.Tensor) -> torch.Tensor:
     """What the card holds, exactly: 16-bit floats have codes outside of what the host's type can say."""
     x = x.detach()
-    return x.to("cpu", torch.float32) if x.dtype in FLOATS else x.cpu()
+    return x.to("cpu", torch.float32) if x.dtype in FLOATS else x.cpu().float() if x.dtype in FP8 else x.cpu()
 
 
 def wide(x: Any) -> Any:
@@ -69,7 +70,7 @@ def wide(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     values = host_values(x) if on_card(x) else x
-    values = values.double() if values.dtype in FLOATS else values.clone()
+    values = values.double() if values.dtype in FLOATS and x.dtype not in FP8 else values.to(x.dtype, copy=True)
     if values.stride() == x.stride() or torch._debug_has_internal_overlap(x) == 1:
         return values
     placed = torch.empty_strided(x.shape, x.stride(), dtype=values.dtype)
@@ -103,6 +104,16 @@ def float64_by_default() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def scaled_mm(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any = 0, *rest: Any, **kwargs: Any) -> torch.Tensor:
+    """What the CPU's kernel, which takes no float64, is to compute."""
+    return a.double() @ b.double() * scale_a * scale_b + (0 if bias is None else bias)
+
+
+def saturated(x: Any, dtype: torch.dtype) -> Any:
+    """fp8 has no infinity on the card: what is larger than the largest number becomes that."""
+    return x.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max) if x.dtype == torch.float64 else x
 
 
 class Lockstep(TorchDispatchMode):
@@ -150,8 +161,12 @@ class Call:
             return change(x) if change is not None and x.dtype == torch.float64 else x.clone()
 
         args, kwargs = (self.args, self.kwargs) if self.is_view else tree_map(copied, (self.args, self.kwargs))
+        if self.name == "_to_copy" and kwargs.get("dtype") in FP8:
+            args = [saturated(args[0], kwargs["dtype"])]
+        elif self.name == "copy_" and args[0].dtype in FP8:
+            args = [args[0], saturated(args[1], args[0].dtype), *args[2:]]
         with float64_by_default(), torch.no_grad():
-            result = self.func(*args, **kwargs)
+            result = scaled_mm(*args, **kwargs) if self.name == "_scaled_mm" else self.func(*args, **kwargs)
         results = [args[i] for i in self.written] if self.written else result
         return leaves(results)
 
@@ -269,7 +284,7 @@ class Call:
     def terms(self, expected: torch.Tensor) -> int:
         """Most products or values that one result adds up."""
         floats = [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, torch.Tensor)]
-        if self.name in ("mm", "bmm"):
+        if self.name in ("mm", "bmm", "_scaled_mm"):
             return floats[0].shape[-1]
         if self.name in ("addmm", "baddbmm"):
             return floats[1].shape[-1] + 1

@@ -192,3 +192,66 @@ def test_tile_loops_over_a_copy_by_linear_offset_have_equal_trips() -> None:
 def test_a_number_of_decimals_is_rounded_to_before_it_is_stored() -> None:
     """Ten times -1.3496 is a tie in 16 bits."""
     check(lambda x: (torch.round(x, decimals=1), torch.round(x * 30, decimals=-1)), half(40, 70))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
+def test_extremes_of_narrow_integers(dtype: torch.dtype) -> None:
+    """A reduction starts from the least int32, which no narrower type has."""
+    x = torch.randint(0, 100, (12, 130), dtype=dtype)
+    check(lambda x: (x.amax(-1), x.amin(0), x.max()), x.to("spyre"))
+    assert torch.equal(x.to("spyre").amax(-1).cpu(), x.amax(-1))
+
+
+@pytest.mark.parametrize("size", [(512, 127), (128, 4, 126)])
+def test_a_staged_operand_holds_what_its_widest_reader_reads(size: tuple[int, ...]) -> None:
+    """The first reader leaves out the last column, inside a stick that the others read to its end."""
+    check(lambda x: torch.logcumsumexp(x, -1), half(*size))
+    check(lambda x: (torch.nn.functional.pad(x[..., :-1].float(), (1, 0)), x.float() * 2, x.float() - 1), half(*size))
+
+
+@pytest.mark.parametrize("n", [63, 65, 130])
+def test_a_flip_of_what_was_repeated(n: int) -> None:
+    """Offsets count down from the end, to below zero in the part of the last tile that does not exist."""
+    check(lambda x: (x.repeat(2).flip(0) + 1, torch.cat([x, x]).flip(0)), half(n))
+
+
+def test_sizes_that_vary_are_added_to_positions() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = x.shape[0]
+        places = torch.arange(n, device=x.device)
+        return places + n, places * n, n - places, torch.add(places, places, alpha=n), x.roll(1, 0)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, dynamic=True, fullgraph=True)
+    for n in (13, 14, 65):
+        x = half(n, 5)
+        for one, two in zip(fn(x), compiled(x), strict=True):
+            assert torch.equal(one.cpu(), two.cpu())
+
+
+def test_eight_dims_of_which_one_is_cut() -> None:
+    """One dim more than a tile instruction has; those of one step on a core are no dims of its instruction."""
+    x = half(4, 2, 2, 2, 2, 2, 4, 5)
+    check(lambda x: torch.cat([x, x], 0).frac(), x)
+    with config.patch(sencores=1):
+        _C.clear_eager_cache()
+        check(lambda x: torch.cat([x, x], 0).frac(), x)
+    _C.clear_eager_cache()
+
+
+def test_no_elements_in_seven_dims() -> None:
+    x = torch.randn(2, 3, 1, 3, 4, 31, 0).half().to("spyre")
+    assert x.select(3, 0)[0].shape == (3, 1, 4, 31, 0)
+    assert torch.equal((x + 1).sum((-1, 0)).cpu(), torch.zeros(3, 1, 3, 4, 31).half())
+
+
+def test_a_result_of_a_resized_out_tensor_keeps_the_order_of_strides() -> None:
+    """PyTorch's `abs` fills an empty tensor with `abs.out`."""
+    x = torch.randn(4, 5, 6).half()
+    for y in (x.permute(2, 0, 1), x.transpose(0, 1), x):
+        on_card = y.to("spyre")
+        assert on_card.stride() == y.stride()
+        assert torch.abs(on_card).stride() == torch.abs(y).stride()
+        out = torch.empty(0, dtype=torch.float16, device="spyre")
+        assert torch.add(on_card, 1, out=out).stride() == torch.add(y, 1).stride()
+        assert torch.equal(out.cpu(), (on_card + 1).cpu())

@@ -90,13 +90,19 @@ def _pointwise(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             result = original(a, b, **given)
             if result.get_dtype() != torch.int64 or _fits(what, a, b, alpha):
                 return result
-            wide = [to_dtype(x, torch.float32) if isinstance(x, ir.TensorBox) else float(x) for x in (a, b)]
-            check(result, original(*wide, **given), what)
+            check(result, original(*map(_in_floats, (a, b)), **given), what)
             return result
 
         return lower
 
     return around
+
+
+def _in_floats(x: Any) -> Any:
+    """An operand in fp32; a size that varies takes the type of the other one by itself."""
+    if isinstance(x, ir.TensorBox):
+        return to_dtype(x, torch.float32)
+    return x if isinstance(x, sympy.Basic) else float(x)
 
 
 def _fits(what: str, a: Any, b: Any, alpha: Any) -> bool:

@@ -38,10 +38,27 @@ def operand_maps(address: Quasi, caps: Sequence[int], stream: Stream, what: str)
     if not groups:
         return address.const, tuple(DimMap(address.variables.get(v, 0)) for v in range(len(caps)))
     levels = {linear: levels_of(digits, what) for linear, digits in groups.items()}
+    address, levels = _without_sums(address, levels)
     separate = _separate(address, levels, caps, stream)
     if separate is not None:
         return separate
     return _layout(address, levels, caps, stream, what)
+
+
+def _without_sums(address: Quasi, groups: dict[Linear, Levels]) -> tuple[Quasi, dict[Linear, Levels]]:
+    """All digits of a sum, each weighted as in the sum, are the sum itself, also where it is negative."""
+    const, variables = address.const, dict(address.variables)
+    tiled: dict[Linear, Levels] = {}
+    for linear, levels in groups.items():
+        if len(levels) > 1 or levels[0][0] != 1:
+            tiled[linear] = levels
+            continue
+        stride = levels[0][1]
+        const = const + linear.offset * stride
+        for variable, coefficient in linear.terms:
+            variables[variable] = variables.get(variable, 0) + coefficient * stride
+    digits = {digit: coefficient for digit, coefficient in address.digits.items() if digit.linear in tiled}
+    return Quasi(const, variables, digits), tiled
 
 
 # -- one map per dim -------------------------------------------------------------------------------------------------

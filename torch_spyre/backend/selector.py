@@ -20,6 +20,7 @@ from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.access import Accesses, Tile
 from torch_spyre.backend.affine import ZERO, Affine, data_symbol, is_data
 from torch_spyre.backend.assembler import DimMap, Extent, LayoutMap, Operand
+from torch_spyre.backend.fewer_dims import fewer_dims
 from torch_spyre.backend.fold import Folding, Sink, element_name, is_index_type, is_number_type, is_scalar_code
 from torch_spyre.backend.isa import (
     FORMAT_BY_CODE,
@@ -444,4 +445,4 @@ class Selector:
             for operand in operands:
                 if operand.space is Space.MEM:
                     self.arg_access[operand.index] = self.arg_access.get(operand.index, Access(0)) | access
-        self.stream.emit(inst)
+        self.stream.emit(fewer_dims(inst))

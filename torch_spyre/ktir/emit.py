@@ -313,7 +313,8 @@ class _OpEmitter:
         kept = self._dims([d.name for d in op.dims if d.name not in op.reduced])
         source = self._value(op.inputs[0], self._dims())
         element, out = element_type(source.type), self._output_type()
-        if self._split_reduced() or name == "mean" or element != out:
+        narrow = not is_float(element) and element != i32  # the least number is one of int32
+        if self._split_reduced() or name == "mean" or element != out or narrow:
             element = f32 if is_float(element) or is_float(out) else i32
             source = convert(self._add, source, element)
         float_combine, integer_combine, float_neutral, integer_neutral = REDUCTIONS[name]

@@ -81,8 +81,8 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if entry is not None:
         place = next((i for i, x in enumerate(_tensors(op, args, kwargs)) if x is value.target), None)
         if place is not None:
-            eager_cache.store(entry, {"resize": place, "size": [int(n) for n in value.size]})
-    value.target.resize_(value.size)
+            eager_cache.store(entry, {"resize": place, "size": value.size, "stride": value.stride})
+    _resize(value.target, value.size, value.stride)
     return "result", op(*args, **kwargs)
 
 
@@ -139,7 +139,7 @@ def _recalled(op: Any, args: Sequence[Any], kwargs: dict[str, Any], known: eager
 
     tensors = _tensors(op, args, kwargs)
     if "resize" in known:
-        tensors[known["resize"]].resize_(known["size"])
+        _resize(tensors[known["resize"]], known["size"], known["stride"])
         return "result", op(*args, **kwargs)
     inputs = known["inputs"]
     plan = launch_plan(known["graph"], [tensors[i] if i >= 0 else 0 for i in inputs])
@@ -161,9 +161,16 @@ def _one_at_a_time() -> contextlib.AbstractContextManager[Any]:
 class _Resize(Exception):
     """The call resizes one of its tensors before it writes it."""
 
-    def __init__(self, target: torch.Tensor, size: Sequence[int]) -> None:
+    def __init__(self, target: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> None:
         super().__init__(size)
-        self.target, self.size = target, list(size)
+        self.target, self.size, self.stride = target, [int(n) for n in size], [int(n) for n in stride]
+
+
+def _resize(x: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> None:
+    """An `out=` tensor gets the strides that the result would have by itself, as on the CPU."""
+    x.resize_(size)
+    if tuple(stride) != x.stride():
+        _as_strided_(x, size, stride)
 
 
 def _as_strided_(
@@ -208,7 +215,10 @@ def _check_sizes(traced: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) 
     placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     for node in traced.graph.nodes:
         if node.target in resizes and node.args[0] in placeholders:
-            raise _Resize(tensors[placeholders.index(node.args[0])], node.args[1])
+            size = node.args[1]
+            copied = [user.args[1] for user in node.users if user.target is aten.copy_.default]
+            kept = torch.empty(size, device="meta") if not copied else copied[0].meta["val"]
+            raise _Resize(tensors[placeholders.index(node.args[0])], size, kept.stride())
 
 
 def _scalar_tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

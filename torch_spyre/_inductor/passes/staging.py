@@ -6,6 +6,7 @@ The copy is one more node; it stays if the time model says that the reads it sav
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from torch_spyre._inductor.passes.cost import NodeCost
@@ -37,8 +38,9 @@ def run(graph: Graph) -> Graph:
     busy = live_bytes(graph, found)
     for (name, held), readers in groups.items():
         first, last = readers[0][0], readers[-1][0]
-        if last > first and max(busy[first : last + 1]) + _bytes(graph, name, held) <= room:
-            copy = _staged(graph, name, readers)
+        widest = _widest(graph, name, readers)
+        if widest is not None and last > first and max(busy[first : last + 1]) + _bytes(graph, name, held) <= room:
+            copy = _staged(graph, name, readers, widest)
             if copy is not None:
                 copies.append((readers[0][0], copy))
     for at, copy in sorted(copies, key=lambda c: -c[0]):
@@ -56,9 +58,39 @@ def _bytes(graph: Graph, name: str, held: Part) -> int:
     return held.elements * 128 // layout.elems_per_stick
 
 
-def _staged(graph: Graph, name: str, readers: list[Reader]) -> Node | None:
+def _widest(graph: Graph, name: str, readers: list[Reader]) -> Reader | None:
+    """The reader that reads all that the others do; None if there is none.
+
+    They agree on their parts, which count whole sticks: one may still read fewer elements of its last stick, or fewer
+    rows on the last core.
+    """
+
+    def shape(reader: Reader) -> list[tuple[int, ...]]:
+        node = graph.nodes[reader[0]]
+        sizes = {d.name: d.size for d in node.tiles}
+        coords = node.accesses[reader[1]] or ()
+        return [(sizes[t.dim], t.scale, t.div, t.mod) for c in coords for t in c.terms]
+
+    def covers(one: list[tuple[int, ...]], other: list[tuple[int, ...]]) -> bool:
+        return len(one) == len(other) and all(a[0] >= b[0] and a[1:] == b[1:] for a, b in zip(one, other, strict=True))
+
+    shapes = [shape(r) for r in readers]
+    whole = graph.buffers[name].numel
+    for reader, one in zip(readers, shapes, strict=True):
+        if _elements(graph, reader) == whole or all(covers(one, other) for other in shapes):
+            return reader
+    return None
+
+
+def _elements(graph: Graph, reader: Reader) -> int:
+    node = graph.nodes[reader[0]]
+    used = {t.dim for c in node.accesses[reader[1]] or () for t in c.terms}
+    return math.prod(d.size for d in node.tiles if d.name in used)
+
+
+def _staged(graph: Graph, name: str, readers: list[Reader], widest: Reader) -> Node | None:
     """The copy node, with all readers reading its result; None if it does not pay."""
-    copy, split = _copy_node(graph, name, readers[0])
+    copy, split = _copy_node(graph, name, widest)
     if split is None:
         return None
     gain = 0.0

@@ -231,7 +231,7 @@ LayoutPtr layout_for_strided(c10::IntArrayRef size, c10::IntArrayRef stride, c10
     reach += (size[d] - 1) * stride[d];
   }
   const int64_t span = host_span(size, stride);
-  if (!nested && span > 0) return intern(make_layout({span}, dtype));
+  if (!nested && (span > 0 || size.size() > 6)) return intern(make_layout({span}, dtype));
   std::vector<int64_t> order(size.size());
   std::iota(order.begin(), order.end(), 0);
   return intern(make_layout(size, stride, dtype, order));
