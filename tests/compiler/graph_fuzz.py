@@ -5,6 +5,7 @@ python tests/compiler/graph_fuzz.py show 17          # the program of seed 17
 python tests/compiler/graph_fuzz.py run 17 18        # check these seeds, print what fails
 python tests/compiler/graph_fuzz.py run 0:200        # or a range
 python tests/compiler/graph_fuzz.py run 100000:100200  # programs with more kinds of statements
+python tests/compiler/graph_fuzz.py bits 17 18       # what they compute, and what was compiled for it, as JSON
 python tests/compiler/graph_fuzz.py shrink 17        # drop steps, results and knobs while it still fails
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
 import time
 import traceback
@@ -27,6 +29,7 @@ from graph_fuzz_check import check
 from graph_fuzz_lengths import DRAWN, in_terms_of_n
 from graph_fuzz_oracle import Mismatch
 from graph_fuzz_program import Input, Program
+from graph_fuzz_runs import digests
 
 
 def failure(program: Program) -> Mismatch | None:
@@ -121,10 +124,13 @@ def seeds(texts: list[str]) -> Iterator[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("action", choices=["show", "run", "shrink"])
+    parser.add_argument("action", choices=["show", "run", "shrink", "bits"])
     parser.add_argument("seeds", nargs="+", help="a seed, or first:end")
     parser.add_argument("--trace", action="store_true", help="print where an exception came from")
     options = parser.parse_args()
+    if options.action == "bits":
+        print(json.dumps(digests([draw_program(seed) for seed in seeds(options.seeds)])))
+        return 0
     failed, count = [], 0
     for seed in seeds(options.seeds):
         program = draw_program(seed)

@@ -62,7 +62,8 @@ def same_strides(kind: str, program: Program, found: Outcome) -> None:
     """A result has the strides and the offset that PyTorch gives it: its kernels for tensors without data, which tell
     compilers what to keep on every device, or those of the CPU, which differ from them here and there.
 
-    Only dims longer than one count, and a tensor without elements has none.
+    Only dims longer than one count, and a tensor without elements has none. A compiled result that was expanded (stride
+    0) may be stored in full: Inductor does so on every device.
     """
     program = dataclasses.replace(program, backward=False)
     generator = torch.Generator().manual_seed(program.data_seed)
@@ -72,7 +73,7 @@ def same_strides(kind: str, program: Program, found: Outcome) -> None:
         wrong = [
             f"result {name}: {facts(x)} where PyTorch has {facts(y)}"
             for name, x, y in zip(program.returned, found.results, expected, strict=True)
-            if facts(x) != facts(y)
+            if facts(x) != facts(y) and (kind == "eager" or 0 not in strides(y) or facts(x)[:2] != facts(y)[:2])
         ]
         if not wrong:
             return

@@ -311,6 +311,12 @@ class AliasedBuilder(WideBuilder):
         self.mutable = True
         self.input(self.size(self.random.choice([1, 2, 2, 3])))
 
+    def program(self, drawn: Program) -> Program:
+        """With the inputs whose memory others see, also where no statement names them."""
+        names = {name for x in drawn.inputs for name in (x.name, x.of)}
+        inputs = tuple(x for x in self.inputs if x.name in names)
+        return dataclasses.replace(super().program(drawn), inputs=inputs)
+
 
 aliased_rule = into(KIND_RULES["aliased"])
 THROUGH_VIEWS = """

@@ -120,7 +120,7 @@ class Program:
         return "\n".join([*lines, f"# {', '.join(flags) or 'default knobs'}", self.source()])
 
     def bases(self, generator: torch.Generator | None, device: str) -> list[torch.Tensor]:
-        """A tensor for each input, of ones without a generator; an input that is a view of another one has its tensor."""
+        """A tensor for each input, of ones without a generator; a view of another input has its tensor."""
         made: dict[str, torch.Tensor] = {}
         for x in self.inputs:
             if x.of:

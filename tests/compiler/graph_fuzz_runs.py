@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from graph_fuzz_check import (
@@ -20,12 +22,15 @@ from graph_fuzz_check import (
     same_strides,
     whole_k,
 )
-from graph_fuzz_oracle import Lockstep, Mismatch
+from graph_fuzz_oracle import Lockstep, Mismatch, host_values
 from graph_fuzz_program import Program
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._inductor.graph import GraphLowering
 
+from torch_spyre._inductor import compile as compiler
 from torch_spyre._inductor import config
+from torch_spyre.ops import fallbacks
 
 # Sizes that vary.
 
@@ -131,6 +136,25 @@ def pytorch_graphs(program: Program, fn: Any) -> int | None:
     return counter.frame_count
 
 
+# Another process.
+
+
+def digests(programs: Sequence[Program]) -> dict[str, Any]:
+    """What each program computes, eager and compiled, and how much was lowered, planned and assembled for that."""
+    bits = {}
+    lowered = mock.patch.object(GraphLowering, "run", autospec=True, side_effect=GraphLowering.run)
+    planned = mock.patch.object(compiler, "compile_graph", side_effect=compiler.compile_graph)
+    with fallbacks.disabled(), lowered as graphs, planned as kernels:
+        for program in programs:
+            fn = program.function()
+            for name, run in (("eager", fn), ("compiled", optimised(fn, "spyre"))):
+                found = execute(program, run)
+                tensors = [x for x in (*found.results, *found.inputs, *found.gradients) if x is not None]
+                values = [host_values(x).float().numpy().tobytes() for x in tensors]
+                bits[f"{program.data_seed} {name}"] = hashlib.sha256(b"".join(values)).hexdigest()
+    return {"bits": bits, "lowered": graphs.call_count, "planned": kernels.call_count}
+
+
 # Exported graphs.
 
 
@@ -188,7 +212,6 @@ def check_exported_lengths(program: Program, fn: Any, eager: dict[int, Outcome])
         raise
     for n in program.lengths:
         at = sized(program, n)
-        generator = torch.Generator().manual_seed(at.data_seed)
         try:
             run = execute(at, module)
         except Exception as error:  # a guard of PyTorch's, or ours?
@@ -196,4 +219,3 @@ def check_exported_lengths(program: Program, fn: Any, eager: dict[int, Outcome])
                 continue
             raise Mismatch(f"exported {type(error).__name__}", str(error)) from error
         same("exported", at, dataclasses.replace(eager[n], gradients=[]), run, any_zero=True)
-        del generator

@@ -7,10 +7,18 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
-from graph_fuzz_build import WIDE, draw_program
+from graph_fuzz_build import MOVE_RULES, RULES, WIDE, WIDE_RULES, draw_program
 from graph_fuzz_check import check
+from graph_fuzz_kinds import KIND_RULES, KINDS, kind_of
 from graph_fuzz_oracle import Call, Mismatch
 
 CHUNK = 10
@@ -47,10 +55,47 @@ def test_random_graphs(first: int) -> None:
     assert not fails(list(range(first, first + 50)))
 
 
+def wide(kind: str, count: int, most: int = 30) -> list[int]:
+    """The first seeds of a kind whose programs have at most so many statements."""
+    seeds = (s for s in itertools.count(WIDE) if kind_of(s) == kind and len(draw_program(s).steps) <= most)
+    return [next(seeds) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS)))
+def test_short_random_graphs_of_each_kind(kind: str) -> None:
+    assert not fails(wide(kind, 3, 3))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(WIDE, WIDE + 200, 50))
-def test_random_graphs_of_more_kinds(first: int) -> None:
-    assert not fails(list(range(first, first + 50)))
+@pytest.mark.parametrize("first", range(WIDE, WIDE + 400, 40))
+def test_random_graphs_of_each_kind(first: int) -> None:
+    assert not fails(list(range(first, first + 40)))
+
+
+@pytest.mark.slow
+def test_a_second_process_computes_the_same_and_compiles_nothing(tmp_path: Path) -> None:
+    seeds = [s for kind in ("plain", "small", "rank", "strided", "aliased") for s in wide(kind, 3, 6)]
+    caches = {"SPYRE_CACHE_DIR": str(tmp_path / "programs"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    script = str(Path(__file__).with_name("graph_fuzz.py"))
+    found = []
+    for _ in range(2):
+        command = [sys.executable, script, "bits", *map(str, seeds)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, env={**os.environ, **caches})
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    assert found[0]["bits"] == found[1]["bits"]
+    assert found[0]["lowered"] >= len(seeds) and found[0]["planned"] >= len(seeds)
+    assert found[1]["lowered"] == found[1]["planned"] == 0
+
+
+def test_each_kind_draws_statements_that_compute_and_that_move() -> None:
+    """A rule that is in no list is never drawn, and nothing fails."""
+    draw_program(WIDE)
+    assert len(RULES) > 10 and len(MOVE_RULES) > 5 and len(WIDE_RULES) > 5
+    assert all(KIND_RULES[kind] for kind in KINDS if kind not in ("plain", "exported"))
+    sources = [draw_program(s).source() for s in range(WIDE, WIDE + 300)]
+    for text in ("permute(", "add_(", "index_select(", "softmax(", "@", "float8_e4m3fn", "out=", "n = a0.shape"):
+        assert any(text in source for source in sources), text
 
 
 def test_programs_come_from_their_seed() -> None:
