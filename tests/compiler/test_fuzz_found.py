@@ -255,3 +255,13 @@ def test_a_result_of_a_resized_out_tensor_keeps_the_order_of_strides() -> None:
         out = torch.empty(0, dtype=torch.float16, device="spyre")
         assert torch.add(on_card, 1, out=out).stride() == torch.add(y, 1).stride()
         assert torch.equal(out.cpu(), (on_card + 1).cpu())
+
+
+@pytest.mark.parametrize("size", [(5, 70), (1, 70)])
+def test_a_running_logarithm_is_a_new_tensor_laid_out_row_by_row(size: tuple[int, int]) -> None:
+    x = torch.randn(*size).t()
+    y = x.to("spyre")
+    for result in (torch.logcumsumexp(y, -1), torch.compile(torch.logcumsumexp, dynamic=False)(y, -1)):
+        assert result.stride() == torch.logcumsumexp(x, -1).stride()
+        assert result.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
+        torch.testing.assert_close(result.cpu(), torch.logcumsumexp(x, -1), rtol=2**-18, atol=2**-18)

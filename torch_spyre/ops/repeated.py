@@ -48,7 +48,9 @@ def _logcumsumexp(x: Any, dim: int) -> Any:
         left = torch.constant_pad_nd(wide.narrow(dim, 0, size - step), fill, -math.inf)
         wide = kept(torch.logaddexp(wide, left))
         step *= 2
-    return wide.to(x.dtype)
+    result = wide.to(x.dtype)
+    # A new tensor, row by row, as PyTorch's own kernel makes it.
+    return result if step > 1 and result.is_contiguous() else result.clone(memory_format=torch.contiguous_format)
 
 
 def _mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
