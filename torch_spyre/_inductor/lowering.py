@@ -73,6 +73,9 @@ def _dot(a: ir.TensorBox, b: ir.TensorBox, dtype: torch.dtype | None = None) -> 
         )
     )
     product.realize()
+    if dtype == torch.int64:
+        floats = [to_dtype(x, torch.float32) for x in (a, b)]
+        lowering_overflow.check(product, _dot(*floats), "product")
     return product
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.lowering import (
@@ -64,6 +65,8 @@ def _integer_pow(original: Callable[..., Any]) -> Callable[..., Any]:
     """Inductor hands powers of integer tensors to the host."""
 
     def lower(a: Any, b: Any) -> Any:
+        if isinstance(b, sympy.Basic) and not isinstance(b, sympy.Number):  # the size of something, which varies
+            b = lowerings[aten.full.default]([], b, dtype=a.get_dtype(), device=a.get_device())
         operands = [x for x in (a, b) if isinstance(x, ir.TensorBox)]
         if not isinstance(b, ir.TensorBox) or isinstance(a, float) or not all(is_integer(x) for x in operands):
             return original(a, b)

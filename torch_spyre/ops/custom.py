@@ -8,6 +8,7 @@ import torch
 _library = torch.library.Library("spyre", "DEF")
 _library.define("matmul(Tensor a, Tensor b, *, ScalarType? out_dtype=None) -> Tensor")
 _library.define("kept(Tensor x) -> Tensor")
+_library.define("checked(Tensor result, Tensor in_floats, str what) -> Tensor")
 
 
 @torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")
@@ -37,3 +38,17 @@ def _fake_kept(x: torch.Tensor) -> torch.Tensor:
 
 # The value itself, computed once. A formula that reads it several times is otherwise written out as often.
 kept = torch.ops.spyre.kept.default
+
+
+@torch.library.impl(_library, "checked", "CompositeExplicitAutograd")
+def _checked(result: torch.Tensor, in_floats: torch.Tensor, what: str) -> torch.Tensor:
+    return result.clone()
+
+
+@torch.library.register_fake("spyre::checked", lib=_library)
+def _fake_checked(result: torch.Tensor, in_floats: torch.Tensor, what: str) -> torch.Tensor:
+    return torch.empty_like(result)
+
+
+# The result itself, int32 that stands for int64. Far from the same in fp32 it has wrapped, and the launch fails.
+checked = torch.ops.spyre.checked.default

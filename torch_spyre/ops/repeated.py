@@ -27,7 +27,7 @@ def _gcd(a: Any, b: Any) -> Any:
     for _ in range(_STEPS[torch.iinfo(card).bits]):
         rest = torch.fmod(a, b.clamp(min=1))  # 0 once b is
         a, b = kept(torch.where(b == 0, a, b)), kept(torch.minimum(rest, b - rest))
-    return a.to(dtype)
+    return a.to(dtype).abs()  # of two of the smallest int64 that the card has, there is none
 
 
 def _lcm(a: Any, b: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ops.custom import checked
 
 aten = torch.ops.aten
 # The card adds floats and int32; int64 is int32 there, and truth adds as "or".
@@ -22,7 +23,9 @@ _MAX_PAIRS = 2**26  # of a place and a written element, in a product
 
 def _through_int32(x: Any, values: Any, add: Callable[[Any, Any], Any]) -> Any:
     total = add(x.to(torch.int32), values.to(torch.int32))
-    return total != 0 if x.dtype == torch.bool else total.to(x.dtype)
+    if x.dtype == torch.bool:
+        return total != 0
+    return checked(total, add(x.to(torch.float32), values.to(torch.float32)), "sum").to(x.dtype)
 
 
 def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
@@ -89,14 +92,24 @@ def _scatter_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *, incl
         joined = (torch.maximum if reduce == "amax" else torch.minimum)(x, found)
         return torch.where(written, joined if include_self else found, x)
     start = x.to(wide) if include_self else torch.where(written, 1 if reduce == "prod" else 0, x.to(wide))
-    if reduce == "prod":
-        return (start * _product(x.shape, dim, index, src.to(wide))).to(x.dtype)
-    total = aten.scatter_add(start, dim, index, src.to(wide))
+    product = reduce == "prod"
+    total = _combined(product, start, dim, index, src.to(wide))
+    if x.dtype == torch.int64:
+        in_floats = _combined(product, start.to(torch.float32), dim, index, src.to(torch.float32))
+        total = checked(total, in_floats, "product" if product else "sum")
+    if product:
+        return total.to(x.dtype)
     if reduce == "mean":
         ones = torch.ones(index.shape, dtype=wide, device=x.device)
         count = aten.scatter_add(torch.full_like(start, 1 if include_self else 0), dim, index, ones).clamp(min=1)
         total = total / count if x.dtype.is_floating_point else torch.div(total, count, rounding_mode="floor")
     return total != 0 if x.dtype == torch.bool else total.to(x.dtype)
+
+
+def _combined(product: bool, start: Any, dim: int, index: Any, src: Any) -> Any:
+    if product:
+        return start * _product(start.shape, dim, index, src)
+    return aten.scatter_add(start, dim, index, src)
 
 
 def _extreme(x: Any, dim: int, index: Any, src: Any, reduce: str) -> Any:
