@@ -9,6 +9,7 @@ imported when something is first compiled. Set TORCH_DEVICE_BACKEND_AUTOLOAD=0 t
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,9 +18,19 @@ from torch_spyre.constants import DEVICE_NAME
 __version__ = "0.1.0"
 
 
+# What `_autoload` needs whole. Importing one of these before torch makes PyTorch call `_autoload` in the middle of that
+# import, so it is put off until their last line, `_finished`. (The packages device and ops import torch first.)
+_NEEDED = ("patches", "runtime.memory_history")
+_put_off = False
+
+
 def _autoload() -> None:
     """Registers the device once; later calls do nothing."""
+    global _put_off
     if getattr(_autoload, "_ran", False):
+        return
+    _put_off = any(_half_imported(f"{__name__}.{name}") for name in _NEEDED)
+    if _put_off:
         return
     _autoload._ran = True  # type: ignore[attr-defined]
 
@@ -41,6 +52,21 @@ def _autoload() -> None:
     vars(_C)["__getattr__"] = _extension_attribute
     _C.set_eager_compiler(_compile_op)
     _C._set_launch_blocking(knobs.get("launch_blocking"))
+
+
+def _half_imported(name: str) -> bool:
+    module = sys.modules.get(name)
+    return module is not None and getattr(module.__spec__, "_initializing", False) and name not in _whole
+
+
+_whole: set[str] = set()
+
+
+def _finished(name: str) -> None:
+    """The last line of a module that `_autoload` needs whole."""
+    _whole.add(name)
+    if _put_off:
+        _autoload()
 
 
 def _extension_attribute(name: str) -> Any:

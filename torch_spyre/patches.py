@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
-from torch_spyre import logging_config
+from torch_spyre import _finished, logging_config
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device import modules, serialization, tensors
 from torch_spyre.ops import amp
@@ -303,3 +303,6 @@ def apply_to_inductor() -> None:
     _keep_attention()
     _results_on_the_card()
     _leave_fusion_to_the_planner()
+
+
+_finished(__name__)

@@ -72,6 +72,21 @@ def test_autoload_is_fast() -> None:
     assert float(done.stdout) < 0.15, done
 
 
+@pytest.mark.parametrize("module", ["patches", "runtime.memory_history", "device.tensors", "ops.amp"])
+def test_a_submodule_imported_before_torch(module: str) -> None:
+    """Its own ``import torch`` loads the device, which needs that very module."""
+    done = run_python(
+        f"""
+        import torch_spyre.{module} as first
+        import torch
+        assert torch.ones(3, device="spyre").device.type == "spyre"
+        import torch_spyre
+        assert torch_spyre.{module} is first
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_autoload_can_be_switched_off() -> None:
     done = run_python("import torch; print(hasattr(torch, 'spyre'))", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert done.stdout == "False\n"

@@ -3,3 +3,5 @@
 
 Asking questions (availability, count, properties, seeds) starts nothing; the first allocation opens the card.
 """
+
+import torch  # noqa: F401  (PyTorch loads the device, which needs every module of this package whole)

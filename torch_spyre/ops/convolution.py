@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from torch_spyre.ops.custom import matmul
 
@@ -103,7 +104,14 @@ def convolution(
         result = _correlate(whole, weight, stride, padding, dilation, groups)
     if bias is not None:
         result = result + bias.reshape(-1, *([1] * n))
+    result = result.contiguous(memory_format=_memory_format(x, weight))
     return result if x.dim() == n + 2 else result.squeeze(0)
+
+
+def _memory_format(*tensors: torch.Tensor) -> torch.memory_format:
+    """channels_last, if one of them is."""
+    formats = [suggest_memory_format(t) for t in tensors if t.dim() in (4, 5)]
+    return next((f for f in formats if f != torch.contiguous_format), torch.contiguous_format)
 
 
 def _weight_gradient(

@@ -31,28 +31,39 @@ c10::ScalarType dtype_or_pytorch_default(OptDtype dtype) {
 
 c10::DeviceIndex index_of(OptDevice device) { return resolve_device(device ? device->index() : -1); }
 
-void check_options(OptLayout layout, std::optional<bool> pin_memory, OptFormat format) {
+void check_options(OptLayout layout, std::optional<bool> pin_memory) {
   TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "Non strided layout not supported");
   TORCH_CHECK(!pin_memory.value_or(false), "Pin memory can only be on CPU");
+}
+
+bool channels_last(OptFormat format) {
   const auto f = format.value_or(c10::MemoryFormat::Contiguous);
-  TORCH_CHECK(f == c10::MemoryFormat::Contiguous || f == c10::MemoryFormat::Preserve,
-              "Spyre backend only supports contiguous memory format, got: ", f);
+  return f == c10::MemoryFormat::ChannelsLast || f == c10::MemoryFormat::ChannelsLast3d;
+}
+
+/// Memory formats are strides and nothing more: where the elements lie on the card is the layout's business.
+std::vector<int64_t> strides_in(OptFormat format, c10::IntArrayRef size) {
+  if (!channels_last(format)) return contiguous_strides(size);
+  const bool flat = *format == c10::MemoryFormat::ChannelsLast;
+  TORCH_CHECK(size.size() == (flat ? 4 : 5), "required rank ", flat ? 4 : 5, " tensor to use ",
+              flat ? "channels_last" : "channels_last_3d", " format");
+  return flat ? c10::get_channels_last_strides_2d(size) : c10::get_channels_last_strides_3d(size);
 }
 
 at::Tensor empty(c10::IntArrayRef size, OptDtype dtype, OptLayout layout, OptDevice device,
                  std::optional<bool> pin_memory, OptFormat format) {
-  check_options(layout, pin_memory, format);
+  check_options(layout, pin_memory);
   const auto type = dtype_or_pytorch_default(dtype);
   check_supported(type);
-  const auto stride = contiguous_strides(size);
-  const auto device_layout =
-      size.size() <= 6 ? intern(make_layout(size, type)) : layout_for_strided(size, stride, type);
+  const auto stride = strides_in(format, size);
+  const auto device_layout = size.size() <= 6 && !channels_last(format) ? intern(make_layout(size, type))
+                                                                        : layout_for_strided(size, stride, type);
   return make_tensor(index_of(device), size, stride, type, device_layout);
 }
 
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, OptDtype dtype, OptLayout layout,
                          OptDevice device, std::optional<bool> pin_memory) {
-  check_options(layout, pin_memory, std::nullopt);
+  check_options(layout, pin_memory);
   const auto type = dtype_or_pytorch_default(dtype);
   check_supported(type);
   return make_tensor(index_of(device), size, stride, type, layout_for_strided(size, stride, type));
@@ -122,9 +133,9 @@ at::Tensor& set_empty(at::Tensor& self) {
 }  // namespace
 
 const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size, OptFormat format) {
-  check_options(std::nullopt, std::nullopt, format);
-  if (self.sizes() == size && self.is_contiguous()) return self;
-  const auto stride = contiguous_strides(size);
+  const auto wanted = channels_last(format) ? *format : c10::MemoryFormat::Contiguous;
+  if (self.sizes() == size && self.is_contiguous(wanted)) return self;
+  const auto stride = strides_in(format, size);
   const auto dtype = self.scalar_type();
   const int64_t needed = host_span(size, stride) + self.storage_offset();
   const auto& record = record_of(self);
@@ -133,7 +144,7 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size, OptForma
     const std::vector<int64_t> flat{needed};
     const bool whole = self.storage_offset() == 0;
     const auto new_size = whole ? size : c10::IntArrayRef(flat);
-    const auto new_stride = contiguous_strides(new_size);
+    const auto new_stride = whole ? stride : contiguous_strides(new_size);
     const auto layout = layout_for_strided(new_size, new_stride, dtype);
     const auto nbytes = storage_nbytes(layout, new_size, new_stride, dtype);
     relayout_storage(self.storage(), layout, dtype, new_size, new_stride, nbytes);
