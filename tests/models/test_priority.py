@@ -9,6 +9,7 @@ other experts stood between them. `-m slow` runs real widths.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from torch_spyre import knobs
 from torch_spyre.numerics import models, priority, table
-from torch_spyre.numerics.models import Flip, Run, compare
+from torch_spyre.numerics.models import Comparison, Flip, Run, compare
 from torch_spyre.numerics.priority import PRIORITY
 from torch_spyre.ops.fallbacks import Fallback
 from torch_spyre.predict.configs import PUBLISHED
@@ -31,16 +32,22 @@ def _sample(mode: str) -> list[object]:
     return [pytest.param(n, marks=pytest.mark.slow) if mode == "compiled" and n in _LATER else n for n in PRIORITY]
 
 
+@functools.cache
+def comparison(name: str) -> Comparison:
+    """Both modes share the model and its runs on the host."""
+    return Comparison(PRIORITY[name])
+
+
 @pytest.mark.parametrize("name", _sample("compiled"))
 def test_compiled(name: str) -> None:
-    outcome = compare(PRIORITY[name], "compiled")
+    outcome = comparison(name).run("compiled")
     assert not outcome.problems()
     assert outcome.graphs == (2 if PRIORITY[name].cached else 1), "one for the prompt, one for a token"
 
 
 @pytest.mark.parametrize("name", _sample("eager"))
 def test_eager(name: str) -> None:
-    assert not compare(PRIORITY[name], "eager").problems()
+    assert not comparison(name).run("eager").problems()
 
 
 @pytest.mark.slow
@@ -67,7 +74,7 @@ def test_a_flip_is_found_and_must_be_a_near_tie() -> None:
 
 def test_problems_are_named() -> None:
     bad = dataclasses.replace(
-        compare(PRIORITY["vit-base"], "eager"),
+        comparison("vit-base").run("eager"),
         cosine=0.99,
         rms_error=1.0,
         max_error=float("nan"),

@@ -22,7 +22,7 @@ Figures = dict[str, Any]
 Inputs = dict[str, Tensor]
 
 SIZES = ("tiny", "real")
-_DRAWN_AT_ONCE = 1 << 28  # values; larger stacks of experts are drawn one by one, to hold few copies
+_DRAWN_AT_ONCE = 1 << 15  # values: few enough for caches, and for PyTorch to start no threads that wait for each other
 SEED = 0  # of the weights
 TOKENS = 41  # of each of two sequences: no multiple of a stick's 64
 _TINY = {"hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 192}
@@ -457,13 +457,10 @@ def randomise(model: nn.Module, seed: int = SEED) -> None:
     with torch.no_grad():
         for p in model.parameters():
             fan_in = p.numel() / p.shape[0] if p.dim() != 3 else p.shape[-1]
-            for part in p.unbind() if p.dim() == 3 and p.numel() > _DRAWN_AT_ONCE else (p,):
+            for part in p.view(-1).split(_DRAWN_AT_ONCE):
                 noise = torch.randn(part.shape, generator=generator)
-                if p.dim() < 2:
-                    part.add_(noise, alpha=0.1)
-                else:
-                    part.copy_(noise.mul_(fan_in**-0.5))
-                part.copy_(round_dl16(part.half()))
+                values = part.add(noise, alpha=0.1) if p.dim() < 2 else noise.mul_(fan_in**-0.5)
+                part.copy_(round_dl16(values.half()))
 
 
 def to_card(model: nn.Module, dtype: torch.dtype = torch.float16) -> nn.Module:
