@@ -7,6 +7,7 @@ groups begin; programs do not depend on that.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ from torch_spyre import _C
 from torch_spyre._inductor import compile as stages
 from torch_spyre._inductor import inspect
 from torch_spyre.backend.decoder import decode
+from torch_spyre.models.blocks import compile_blocks
+from torch_spyre.numerics.priority import PRIORITY, build
 from torch_spyre.ops.grouped import grouped_mm
 from torch_spyre.perf.survey import survey
 
@@ -173,3 +176,18 @@ def test_gradients() -> None:
         got = leaves[0].grad[a:b]
         oracle.assert_close_dl16(got, parts[0] @ parts[1].T, extra=oracle.matmul_error(parts[0], parts[1].T))
         oracle.assert_close_dl16(found, parts[2].T @ parts[0], extra=oracle.matmul_error(parts[2].T, parts[0]))
+
+
+@pytest.mark.slow
+def test_another_prompt_compiles_nothing(monkeypatch: pytest.MonkeyPatch, fresh_caches: Any) -> None:
+    host = build(PRIORITY["mixtral-8x7b"], layers=2)
+    card = compile_blocks(copy.deepcopy(host).half().to("spyre"))
+    made: list[str] = []
+    original = stages.compile_graph
+    monkeypatch.setattr(stages, "compile_graph", lambda *a: made.append(a[0]) or original(*a))
+    for rows in (7, 9):
+        made.clear()
+        ids = torch.randint(4, 500, (1, rows), generator=torch.Generator().manual_seed(rows))
+        options = {"max_new_tokens": 6, "do_sample": False}
+        assert torch.equal(card.generate(ids.to("spyre"), **options).cpu(), host.generate(ids, **options))
+    assert made == []
