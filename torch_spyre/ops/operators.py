@@ -114,6 +114,7 @@ def _rules() -> list[str]:
         f"| lowering | {', '.join(sorted(packets))} |",
         f"| one function of the card | {', '.join(sorted(str(op).removeprefix('aten.') for op in WHOLE))} |",
         "| attention | scaled_dot_product_attention: grouped heads are rows of one product, nothing is repeated |",
+        "| grouped products | grouped_mm: the host reads the sizes of the groups, rows and products stay on the card |",
     ]
 
 
