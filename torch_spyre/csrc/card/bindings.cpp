@@ -266,6 +266,15 @@ PYBIND11_MODULE(_card, m) {
         return rows;
       },
       "(kind, shape, calls, host nanoseconds) of the kernel calls that were counted.");
+  m.def("record_timeline", &record_timeline, py::arg("on"), "Forgets the timeline; records one from now on if on.");
+  m.def(
+      "timeline",
+      [] {
+        std::vector<std::tuple<std::string, std::string, int, uint64_t, uint64_t>> rows;
+        for (const TimeSpan& s : timeline()) rows.emplace_back(s.kind, s.shape, s.thread, s.start_ns, s.end_ns);
+        return rows;
+      },
+      "(kind, shape, host thread, start, end in nanoseconds) of kernel calls, units of launches, launches and waits.");
   m.def("encode", &encode, py::arg("value"), py::arg("format"));
   m.def("decode", &decode, py::arg("code"), py::arg("format"));
   m.def("active_isa", &active_isa);

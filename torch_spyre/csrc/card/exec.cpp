@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include "kernel_times.h"
 #include "program_job.h"
 #include "scheduled_job.h"
 #include "team.h"
@@ -26,6 +27,8 @@ Executor::~Executor() { munmap(lx_, kCores * kLxPitch); }
 void Executor::run(const Launch& launch) {
   if (const Schedule* schedule = launch.proof->schedule->get(*launch.image, launch.scalars)) {
     if (schedule->stages.empty()) return;
+    const SpanTimer timer("launch", static_cast<int64_t>(schedule->stages.size()),
+                          static_cast<int64_t>(schedule->calls.size()));
     ScheduledJob job(launch, *schedule, lx_);
     Team::instance().run(job, schedule->stages[0].units(), schedule->shared);
     return job.throw_failure();

@@ -9,6 +9,9 @@
 namespace spyre::card {
 namespace {
 
+constexpr Point kNever{0, ~0ull};
+constexpr uint64_t kNear = 2;  // commands before the end of a wait: short ones as a rule, such as a copy to the host
+
 /// Work whose caller waits for it and receives its exception.
 class Awaited final : public Command {
  public:
@@ -84,7 +87,7 @@ uint64_t Queue::push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry e
   stream.entries.push_back(std::move(entry));
   queued_.fetch_add(1, std::memory_order_release);
   uint64_t sequence = progress_.submitted[stream.id].fetch_add(1, std::memory_order_release) + 1;
-  bool wake = std::exchange(worker_asleep_, false);
+  bool wake = !running_ && std::exchange(worker_asleep_, false);  // whoever runs looks for more
   lock.unlock();
   if (wake) worker_wake_.notify_one();
   return sequence;
@@ -186,7 +189,7 @@ void Queue::when_idle(const std::function<void()>& action) {
       std::lock_guard lock(mutex_);
       if (active_.empty() && !running_) return action();
     }
-    if (!run_one()) wait_behind_runner({0, ~0ull});
+    if (!run_until(kNever)) wait_behind_runner(kNever);
   }
 }
 
@@ -203,16 +206,30 @@ Clock Queue::clock() const {
 /// Runs or awaits commands until the point is reached.
 void Queue::wait_for(Point point) {
   while (!progress_.done(point))
-    if (!run_one()) wait_behind_runner(point);
+    if (!run_until(point)) wait_behind_runner(point);
 }
 
+/// Host threads that run launches want all CPUs: one that waits for much work sleeps, and wakes shortly before the end.
 void Queue::wait_behind_runner(Point point) {
   auto ready = [&] { return progress_.done(point) || !running_; };
-  if (spin_until(ready, spin_pauses())) return;
+  if (near(point) && spin_until(ready, spin_pauses())) return;
   std::unique_lock lock(mutex_);
-  ++waiters_;
-  done_.wait(lock, ready);
-  --waiters_;
+  const bool was_near = near(point);
+  waiting_.push_back(point);
+  done_.wait(lock, [&] { return ready() || (!was_near && near(point)); });
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), point));
+}
+
+bool Queue::near(Point point) const {
+  return point.sequence - progress_.completed[point.stream].load(std::memory_order_acquire) <= kNear;
+}
+
+/// Whether a thread waits for the end, or the near end, that the last command of the stream has reached.
+bool Queue::awaited(const Stream& stream) const {
+  const uint64_t completed = progress_.completed[stream.id].load(std::memory_order_relaxed);
+  return std::any_of(waiting_.begin(), waiting_.end(), [&](Point p) {
+    return p.stream == stream.id && (p.sequence == completed || p.sequence == completed + kNear);
+  });
 }
 
 bool Queue::ready(const Entry& entry) const {
@@ -237,22 +254,27 @@ Queue::Entry Queue::pop(Stream& stream) {
   return entry;
 }
 
-/// Executes the next command unless another thread is doing so. Returns false if there is nothing to do.
-bool Queue::run_one() {
+/// Executes commands until the point is reached or none is ready. False if there is nothing to do, or if another
+/// thread does it.
+bool Queue::run_until(Point point) {
   std::unique_lock lock(mutex_);
   Stream* stream = running_ ? nullptr : next();
   if (!stream) return false;
-  Entry entry = pop(*stream);
   running_ = true;
-  if (entry.inherits) inherit(*stream, entry);
-  bool dropped = lost_ || stream->error || !entry.command;
-  lock.unlock();
-  auto error = dropped ? std::nullopt : execute(*entry.command);
-  entry.command.reset();
-  lock.lock();
-  if (error) fail(*stream, *error);
-  queued_.fetch_sub(1, std::memory_order_release);
-  progress_.completed[stream->id].fetch_add(1, std::memory_order_release);
+  for (bool wake = false; stream; stream = progress_.done(point) ? nullptr : next()) {
+    Entry entry = pop(*stream);
+    if (entry.inherits) inherit(*stream, entry);
+    const bool dropped = lost_ || stream->error || !entry.command;
+    lock.unlock();
+    if (wake) done_.notify_all();
+    auto error = dropped ? std::nullopt : execute(*entry.command);
+    entry.command.reset();
+    lock.lock();
+    if (error) fail(*stream, *error);
+    queued_.fetch_sub(1, std::memory_order_release);
+    progress_.completed[stream->id].fetch_add(1, std::memory_order_release);
+    wake = awaited(*stream);
+  }
   stop_running(lock);
   return true;
 }
@@ -276,7 +298,7 @@ void Queue::fail(Stream& stream, const Error& error) {
 void Queue::stop_running(std::unique_lock<std::mutex>& lock) {
   running_ = false;
   bool wake_worker = !active_.empty() && std::exchange(worker_asleep_, false);
-  bool wake_waiters = waiters_ > 0;
+  bool wake_waiters = !waiting_.empty();
   lock.unlock();
   if (wake_worker) worker_wake_.notify_one();
   if (wake_waiters) done_.notify_all();
@@ -284,7 +306,7 @@ void Queue::stop_running(std::unique_lock<std::mutex>& lock) {
 
 void Queue::work() {
   for (;;) {
-    if (run_one()) continue;
+    if (run_until(kNever)) continue;
     auto ready = [&] { return queued_.load(std::memory_order_acquire) != 0 && !running_; };
     if (spin_until(ready, spin_pauses())) continue;
     std::unique_lock lock(mutex_);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The card's streams: one FIFO each, and a scheduler that runs one command at a time. A worker thread, started at the
 // first submission, drains them; a thread that waits takes the worker's place when the worker is not running, which
-// saves a thread switch for short work.
+// saves a thread switch for short work. Whoever runs goes on while there is work, and wakes others only for what they
+// wait for.
 #pragma once
 #include <array>
 #include <atomic>
@@ -25,6 +26,7 @@ namespace spyre::card {
 struct Point {
   int stream;
   uint64_t sequence;
+  bool operator==(const Point&) const = default;
 };
 
 /// How far each stream is, readable without a lock.
@@ -93,7 +95,9 @@ class Queue {
   uint64_t push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry entry);
   void wait_for(Point point);
   void wait_behind_runner(Point point);
-  bool run_one();
+  bool near(Point point) const;
+  bool awaited(const Stream& stream) const;
+  bool run_until(Point point);
   Stream* next();
   bool ready(const Entry& entry) const;
   Entry pop(Stream& stream);
@@ -112,7 +116,7 @@ class Queue {
   std::atomic<uint64_t> queued_{0};   // entries not yet done
   std::atomic<bool> running_{false};  // somebody executes a command; changes under mutex_
   bool worker_asleep_ = false, stop_ = false;
-  int waiters_ = 0;
+  std::vector<Point> waiting_;       // of threads that sleep behind the one that runs
   std::atomic<bool> failed_{false};  // some error is sticky
   std::optional<Error> lost_;
   std::thread worker_;

@@ -118,6 +118,25 @@ std::vector<Draft> join(std::vector<Draft> drafts) {
   return joined;
 }
 
+/// What a call reads of its second operand, if that is dense memory of an argument.
+std::optional<Schedule::Weight> weight_of(const KernelCall& call, const Place& place, const View& view) {
+  if (place.space != Space::MEM || place.layout >= 0) return std::nullopt;
+  int64_t first = 0, last = 0, elements = 1;
+  for (int d = 0; d < call.shape.rank; ++d) {
+    const DimMap& m = view.dim[d];
+    const int64_t n = call.shape.extent[d];
+    if (m.inner == 0 && (m.block == 0 || m.outer == 0)) continue;
+    elements *= n;
+    const int64_t inner = m.inner * ((m.block ? std::min(m.block, n) : n) - 1);
+    const int64_t outer = m.block ? m.outer * ((n - 1) / m.block) : 0;
+    first += std::min<int64_t>(inner, 0) + std::min<int64_t>(outer, 0);
+    last += std::max<int64_t>(inner, 0) + std::max<int64_t>(outer, 0);
+  }
+  const int64_t bytes = last - first + format_bytes(view.format);
+  if (bytes > 2 * elements * format_bytes(view.format)) return std::nullopt;
+  return Schedule::Weight{place.index, place.offset + first, bytes};
+}
+
 class Scheduler {
  public:
   Scheduler(const Image& image, std::span<const int64_t> int_scalars)
@@ -133,6 +152,7 @@ class Scheduler {
       if (image_.instrs[cores_[0].pc].op == Op::END) break;
       for (CoreState& core : cores_) ++core.pc;
     }
+    for (Schedule::Stage& stage : schedule->stages) add_weights(stage);
     return schedule;
   }
 
@@ -367,6 +387,25 @@ class Scheduler {
     out_->views.insert(out_->views.end(), d.views.begin(), d.views.end());
     out_->layouts.insert(out_->layouts.end(), d.layouts.begin(), d.layouts.end());
     out_->calls.push_back(d.call);
+  }
+
+  /// Neighbours become one; the order stays that of the units, which are claimed from the first on.
+  void add_weights(Schedule::Stage& stage) {
+    std::vector<Schedule::Weight>& all = out_->weights;
+    stage.first_weight = static_cast<uint32_t>(all.size());
+    const uint32_t begin = out_->units[stage.first_unit].first_call, end = out_->units[stage.end_unit - 1].end_call;
+    for (uint32_t c = begin; c < end && stage.units() > 1; ++c) {
+      const KernelCall& call = out_->calls[c];
+      if (image_.instrs[call.pc].op != Op::MATMUL) continue;
+      const auto weight = weight_of(call, out_->places[call.first_operand + 2], out_->views[call.first_operand + 2]);
+      if (!weight) continue;
+      const bool first = all.size() == stage.first_weight;
+      if (!first && all.back().arg == weight->arg && all.back().offset + all.back().bytes == weight->offset)
+        all.back().bytes += weight->bytes;
+      else
+        all.push_back(*weight);
+    }
+    stage.end_weight = static_cast<uint32_t>(all.size());
   }
 
   const Image& image_;

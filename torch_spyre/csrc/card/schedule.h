@@ -44,7 +44,13 @@ struct Schedule {
   };
   struct Stage {
     uint32_t first_unit, end_unit;
+    uint32_t first_weight = 0, end_weight = 0;
     int units() const { return static_cast<int>(end_unit - first_unit); }
+  };
+  /// Bytes of an argument that the products of a shared stage read, each once.
+  struct Weight {
+    uint16_t arg;
+    int64_t offset, bytes;
   };
 
   std::vector<KernelCall> calls;
@@ -53,6 +59,7 @@ struct Schedule {
   std::vector<LayoutMap> layouts;
   std::vector<Unit> units;
   std::vector<Stage> stages;
+  std::vector<Weight> weights;
   bool shared = false;  // some stage has work for several threads
 };
 

@@ -3,6 +3,8 @@
 
 #include <new>
 
+#include "kernel_times.h"
+
 namespace spyre::card {
 
 ScheduledJob::ScheduledJob(const Launch& launch, const Schedule& schedule, std::byte* lx)
@@ -10,6 +12,7 @@ ScheduledJob::ScheduledJob(const Launch& launch, const Schedule& schedule, std::
 
 void ScheduledJob::run_unit(int unit) {
   const Schedule::Unit& u = schedule_.units[schedule_.stages[stage_].first_unit + static_cast<uint32_t>(unit)];
+  const SpanTimer timer("unit", static_cast<int64_t>(stage_), unit);
   uint32_t last_phase = UINT32_MAX;  // a failure ends the launch with its phase
   for (uint32_t c = u.first_call; c < u.end_call; ++c) {
     const KernelCall& call = schedule_.calls[c];
@@ -21,6 +24,19 @@ void ScheduledJob::run_unit(int unit) {
 int ScheduledJob::next_phase() {
   if (failure_.any() || ++stage_ == schedule_.stages.size()) return 0;
   return schedule_.stages[stage_].units();
+}
+
+void ScheduledJob::announce(PrefetchBoard& board) const {
+  std::array<PrefetchBoard::Span, PrefetchBoard::kMaxSpans> spans;
+  size_t n = 0;
+  for (size_t s = stage_ + 1; s < schedule_.stages.size() && n == 0; ++s) {
+    const Schedule::Stage& stage = schedule_.stages[s];
+    for (uint32_t w = stage.first_weight; w < stage.end_weight && n < spans.size(); ++w) {
+      const Schedule::Weight& weight = schedule_.weights[w];
+      spans[n++] = {launch_.args[weight.arg] + weight.offset, static_cast<size_t>(weight.bytes)};
+    }
+  }
+  board.announce({spans.data(), n});
 }
 
 bool ScheduledJob::run_call(const KernelCall& call) {

@@ -16,6 +16,7 @@ class ScheduledJob final : public Job {
 
   void run_unit(int unit) override;
   int next_phase() override;
+  void announce(PrefetchBoard& board) const override;
   void throw_failure() const { failure_.raise(image_); }
 
  private:

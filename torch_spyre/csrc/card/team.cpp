@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernel_times.h"
 #include "spyre/card.h"
 
 namespace spyre::card {
@@ -88,6 +89,7 @@ void Team::run(Job& job, int units, bool share) {
   }
   ensure_helpers();
   job_ = &job;
+  job.announce(board_);
   remaining_.store(units, std::memory_order_relaxed);
   publish(units);
   for (;;) {
@@ -121,7 +123,11 @@ bool Team::claim_and_run() {
   job.run_unit(next_of(ticket));
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     int units = job.next_phase();
-    for (; units == 1; units = job.next_phase()) job.run_unit(0);  // nobody could help
+    if (units) job.announce(board_);
+    for (; units == 1; units = job.next_phase()) {
+      job.run_unit(0);  // nobody could help
+    }
+    if (units) job.announce(board_);
     remaining_.store(units, std::memory_order_relaxed);
     publish(units);
   }
@@ -129,7 +135,10 @@ bool Team::claim_and_run() {
 }
 
 void Team::wait_for_ticket(uint64_t seen, bool leader) {
+  const SpanTimer timer("wait", leader, 0);
   auto changed = [&] { return ticket_.load(std::memory_order_acquire) / kEpoch != seen / kEpoch; };
+  while (!changed() && board_.help()) {
+  }
   if (spin_until(changed, spin_pauses())) return;
   std::atomic<uint32_t>& word = leader ? leader_wake_ : helper_wake_;
   std::atomic<int>& asleep = leader ? leader_asleep_ : helpers_asleep_;

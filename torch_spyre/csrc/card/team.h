@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "prefetch.h"
+
 namespace spyre::card {
 
 /// Work in phases of independent units. Units of one phase run in any order on any thread; a phase starts when all
@@ -18,6 +20,8 @@ class Job {
   virtual void run_unit(int unit) = 0;
   /// Called once per phase end, by the thread that finished its last unit: units of the next phase, 0 when done.
   virtual int next_phase() = 0;
+  /// What the next phase that threads share will read; called before a phase runs, by the thread that starts it.
+  virtual void announce(PrefetchBoard&) const {}
 };
 
 constexpr int kMaxUnits = 255;
@@ -46,6 +50,7 @@ class Team {
   std::atomic<int> threads_;          // including the caller of run()
   std::vector<std::thread> helpers_;  // guarded by leader_
   Job* job_ = nullptr;                // valid while units are claimed
+  PrefetchBoard board_;               // for threads that wait
   // Ticket: epoch << 24 | units << 16 | next unit. An epoch is one phase of one job; units 0 means no work.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<int> remaining_{0};
