@@ -12,24 +12,27 @@ constexpr int kIntoSecondCache = 2;
 }  // namespace
 
 void PrefetchBoard::announce(std::span<const Span> spans) {
-  end_.store(0, std::memory_order_relaxed);
+  for (Half& half : halves_) half.end.store(0, std::memory_order_relaxed);
   size_t chunks = 0, used = 0;
   for (Span span : spans) {
-    const size_t room = kMaxBytes / kChunk - chunks, wanted = span.size() / kChunk;  // a short rest is not worth it
-    if (used == kMaxSpans || room == 0) break;
-    if (wanted == 0) continue;
-    chunks += std::min(room, wanted);
+    if (used == kMaxSpans) break;
+    if (span.size() < kChunk) continue;
+    chunks += span.size() / kChunk;  // a short rest is not worth it
     entries_[used].address.store(reinterpret_cast<uintptr_t>(span.data()), std::memory_order_relaxed);
     entries_[used++].chunks.store(chunks, std::memory_order_relaxed);
   }
-  next_.store(0, std::memory_order_relaxed);
-  end_.store(chunks, std::memory_order_release);
+  const size_t middle = chunks / 2, most = kMaxBytes / kChunk;
+  halves_[0].next.store(0, std::memory_order_relaxed);
+  halves_[0].end.store(std::min(middle, most), std::memory_order_release);
+  halves_[1].next.store(middle, std::memory_order_relaxed);
+  halves_[1].end.store(std::min(chunks, middle + most), std::memory_order_release);
 }
 
-bool PrefetchBoard::help() {
-  const size_t end = end_.load(std::memory_order_acquire);
-  if (next_.load(std::memory_order_relaxed) >= end) return false;
-  const size_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
+bool PrefetchBoard::help(bool leader) {
+  Half& half = halves_[leader ? 0 : 1];
+  const size_t end = half.end.load(std::memory_order_acquire);
+  if (half.next.load(std::memory_order_relaxed) >= end) return false;
+  const size_t chunk = half.next.fetch_add(1, std::memory_order_relaxed);
   if (chunk >= end) return false;
   size_t before = 0;
   for (const Entry& entry : entries_) {

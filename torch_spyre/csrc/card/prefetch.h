@@ -14,24 +14,28 @@ namespace spyre::card {
 class PrefetchBoard {
  public:
   static constexpr size_t kMaxSpans = 16;
-  static constexpr size_t kMaxBytes = 4 << 20;  // of one announcement: more would push itself out of the host's caches
+  static constexpr size_t kMaxBytes = 2 << 20;  // of each half: more would push itself out of the host's caches
   static constexpr size_t kChunk = 2048;
 
   using Span = std::span<const std::byte>;
 
-  /// Replaces what was announced; spans beyond the limits are left out.
+  /// Replaces what was announced; spans beyond the limit are left out.
   void announce(std::span<const Span> spans);
-  /// Prefetches one chunk that no thread has taken yet. False if there is none.
-  bool help();
+  /// Prefetches one chunk that no thread has taken yet, from the half that the leader of a team, or its helpers, will
+  /// begin with. False if there is none.
+  bool help(bool leader);
 
  private:
   struct Entry {
     std::atomic<uintptr_t> address{0};
     std::atomic<size_t> chunks{0};  // of the entries up to this one
   };
+  /// Chunks of one half.
+  struct Half {
+    std::atomic<size_t> next{0}, end{0};
+  };
   std::array<Entry, kMaxSpans> entries_;
-  alignas(64) std::atomic<size_t> next_{0};  // chunk
-  std::atomic<size_t> end_{0};
+  alignas(64) Half halves_[2];
 };
 
 }  // namespace spyre::card

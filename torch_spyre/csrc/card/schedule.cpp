@@ -21,6 +21,7 @@ constexpr int64_t kLongNs = 1'000;   // a call that does not gain by being joine
 constexpr int64_t kCallNs = 100;
 constexpr int kUnitsPerThread = 4;  // so that threads end a shared phase at about the same time
 constexpr size_t kLeastUnits = 8;
+constexpr int64_t kFewRows = 4;  // products of fewer rows are bound by the host's memory
 
 /// One call of one core while the schedule is made.
 struct Draft {
@@ -36,7 +37,7 @@ int64_t cost(Op op, const Shape& shape) {
   for (int d = 0; d < shape.rank; ++d) points *= shape.extent[d];
   if (op != Op::MATMUL) return kCallNs + points / 8;
   const int64_t rows = shape.extent[shape.rank - 3];
-  return kCallNs + points / (rows < 4 ? 12 : 40);
+  return kCallNs + points / (rows < kFewRows ? 12 : 40);
 }
 
 /// Instructions that one call can do for several cores. The others depend on the order of cores or tell of it in
@@ -118,13 +119,18 @@ std::vector<Draft> join(std::vector<Draft> drafts) {
   return joined;
 }
 
-/// What a call reads of its second operand, if that is dense memory of an argument.
-std::optional<Schedule::Weight> weight_of(const KernelCall& call, const Place& place, const View& view) {
-  if (place.space != Space::MEM || place.layout >= 0) return std::nullopt;
+/// Bytes that an operand without a layout touches, from the first to the last.
+struct Range {
+  int64_t begin, end;
+  int64_t elements;  // different ones
+  int64_t bytes() const { return end - begin; }
+};
+
+Range range_of(const Shape& shape, const Place& place, const View& view) {
   int64_t first = 0, last = 0, elements = 1;
-  for (int d = 0; d < call.shape.rank; ++d) {
+  for (int d = 0; d < shape.rank; ++d) {
     const DimMap& m = view.dim[d];
-    const int64_t n = call.shape.extent[d];
+    const int64_t n = shape.extent[d];
     if (m.inner == 0 && (m.block == 0 || m.outer == 0)) continue;
     elements *= n;
     const int64_t inner = m.inner * ((m.block ? std::min(m.block, n) : n) - 1);
@@ -132,9 +138,30 @@ std::optional<Schedule::Weight> weight_of(const KernelCall& call, const Place& p
     first += std::min<int64_t>(inner, 0) + std::min<int64_t>(outer, 0);
     last += std::max<int64_t>(inner, 0) + std::max<int64_t>(outer, 0);
   }
-  const int64_t bytes = last - first + format_bytes(view.format);
-  if (bytes > 2 * elements * format_bytes(view.format)) return std::nullopt;
-  return Schedule::Weight{place.index, place.offset + first, bytes};
+  return {place.offset + first, place.offset + last + format_bytes(view.format), elements};
+}
+
+/// What a call reads of its second operand, if that is dense memory of an argument.
+std::optional<Schedule::Weight> weight_of(const KernelCall& call, const Place& place, const View& view) {
+  if (place.space != Space::MEM || place.layout >= 0) return std::nullopt;
+  const Range range = range_of(call.shape, place, view);
+  if (range.bytes() > 2 * range.elements * format_bytes(view.format)) return std::nullopt;
+  return Schedule::Weight{place.index, range.begin, range.bytes()};
+}
+
+/// Whether two products of a core may change places: both write to scratchpads, where the other has no operand.
+bool independent(const Draft& a, const Draft& b) {
+  auto apart = [](const Draft& writer, const Draft& other) {
+    if (writer.places[0].space != Space::LX || writer.places[0].layout >= 0) return false;
+    const Range written = range_of(writer.call.shape, writer.places[0], writer.views[0]);
+    for (size_t k = 0; k < other.places.size(); ++k) {
+      if (other.places[k].space != Space::LX) continue;
+      const Range used = range_of(other.call.shape, other.places[k], other.views[k]);
+      if (other.places[k].layout >= 0 || (used.begin < written.end && written.begin < used.end)) return false;
+    }
+    return true;
+  };
+  return apart(a, b) && apart(b, a);
 }
 
 class Scheduler {
@@ -309,12 +336,14 @@ class Scheduler {
     return sum;
   }
 
-  /// Cuts a part into units of whole cores.
+  /// Cuts a part into units of whole cores, or of single products.
   void add_shared(const Part& part) {
     const auto first = static_cast<uint32_t>(out_->units.size());
-    const std::vector<Cores> sharing = sharing_cores(part);
+    const bool streams = streams_weights(part);
+    if (streams) add_streams(part);
+    const std::vector<Cores> sharing = streams ? std::vector<Cores>() : sharing_cores(part);
     for (const Cores& cores : sharing) add_products_together(part, cores);
-    for (size_t c = 0; c < part.size() && sharing.empty();) {
+    for (size_t c = 0; c < part.size() && sharing.empty() && !streams;) {
       Cores cores;
       for (int64_t sum = 0; c < part.size() && sum < kUnitNs; ++c)
         if (part_ns(part, c) > 0) sum += part_ns(part, cores.emplace_back(c));
@@ -324,6 +353,36 @@ class Scheduler {
     if (end == first) return;
     out_->stages.push_back({first, end});
     out_->shared |= end - first > 1;
+  }
+
+  /// Whether the part is nothing but products of few rows, which read their second operand once: then the host's memory
+  /// bounds it, and not the order of the products.
+  bool streams_weights(const Part& part) const {
+    int products = 0;
+    for (size_t c = 0; c < part.size(); ++c) {
+      for (size_t i = part[c].first; i < part[c].second; ++i, ++products) {
+        const Draft& d = drafts_[c][i];
+        if (!is_product(d) || d.call.shape.extent[d.call.shape.rank - 3] >= kFewRows) return false;
+        if (!weight_of(d.call, d.places[2], d.views[2])) return false;
+        for (size_t j = part[c].first; j < i; ++j)
+          if (!independent(d, drafts_[c][j])) return false;
+      }
+    }
+    return products > 1 && products <= kMaxUnits;
+  }
+
+  /// One unit per product, in the order of memory: a thread then reads one long run of it.
+  void add_streams(const Part& part) {
+    std::vector<Draft*> products;
+    for (size_t c = 0; c < part.size(); ++c)
+      for (size_t i = part[c].first; i < part[c].second; ++i) products.push_back(&drafts_[c][i]);
+    auto place = [](const Draft* d) { return std::pair(d->places[2].index, d->places[2].offset); };
+    std::stable_sort(products.begin(), products.end(), [&](auto* a, auto* b) { return place(a) < place(b); });
+    for (Draft* d : products) {
+      add_call(*d);
+      const auto end = static_cast<uint32_t>(out_->calls.size());
+      out_->units.push_back({end - 1, end});
+    }
   }
 
   /// One unit; it joins the one before if that was alone as well.

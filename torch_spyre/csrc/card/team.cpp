@@ -16,10 +16,19 @@
 namespace spyre::card {
 namespace {
 
-constexpr uint64_t kEpoch = 1ull << 24;
-int units_of(uint64_t ticket) { return static_cast<int>(ticket >> 16 & 0xFF); }
-int next_of(uint64_t ticket) { return static_cast<int>(ticket & 0xFFFF); }
-bool has_work(uint64_t ticket) { return next_of(ticket) < units_of(ticket); }
+constexpr int kHelpersShift = 12, kUnitsShift = 24, kEpochShift = 32;
+constexpr uint64_t kEpoch = 1ull << kEpochShift, kClaims = (1 << 12) - 1;
+int units_of(uint64_t ticket) { return static_cast<int>(ticket >> kUnitsShift & 0xFF); }
+int claims_of(uint64_t ticket, bool leader) { return static_cast<int>((leader ? ticket : ticket >> kHelpersShift) & kClaims); }
+bool has_work(uint64_t ticket) { return claims_of(ticket, true) + claims_of(ticket, false) < units_of(ticket); }
+
+/// The unit of a claim. The leader goes through the first half, helpers through the second, as units in a row read
+/// memory in a row; who is done goes on from the far end of the other half.
+int claimed_unit(uint64_t ticket, bool leader) {
+  const int n = claims_of(ticket, leader), units = units_of(ticket), middle = first_half(units);
+  if (leader) return n < middle ? n : units - 1 - (n - middle);
+  return n < units - middle ? middle + n : units - 1 - n;
+}
 
 constexpr int kMaxThreads = 256;
 
@@ -93,7 +102,7 @@ void Team::run(Job& job, int units, bool share) {
   remaining_.store(units, std::memory_order_relaxed);
   publish(units);
   for (;;) {
-    if (claim_and_run()) continue;
+    if (claim_and_run(true)) continue;
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
     if (units_of(ticket) == 0) return;
     if (!has_work(ticket)) wait_for_ticket(ticket, true);
@@ -103,7 +112,7 @@ void Team::run(Job& job, int units, bool share) {
 /// Publishes a phase. With 0 units the job is over and must not be touched any more.
 void Team::publish(int units) {
   uint64_t epoch = (ticket_.load(std::memory_order_relaxed) / kEpoch + 1) * kEpoch;
-  ticket_.store(epoch | static_cast<uint64_t>(units) << 16, std::memory_order_seq_cst);
+  ticket_.store(epoch | static_cast<uint64_t>(units) << kUnitsShift, std::memory_order_seq_cst);
   if (leader_asleep_.load(std::memory_order_seq_cst)) {
     leader_wake_.fetch_add(1);
     futex_wake(leader_wake_, 1);
@@ -114,13 +123,13 @@ void Team::publish(int units) {
   }
 }
 
-bool Team::claim_and_run() {
+bool Team::claim_and_run(bool leader) {
   if (!has_work(ticket_.load(std::memory_order_relaxed))) return false;
-  uint64_t ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
+  uint64_t ticket = ticket_.fetch_add(leader ? 1 : 1 << kHelpersShift, std::memory_order_acq_rel);
   if (!has_work(ticket)) return false;
   // A claimed unit keeps the phase, and so the job, alive until it is counted below.
   Job& job = *job_;
-  job.run_unit(next_of(ticket));
+  job.run_unit(claimed_unit(ticket, leader));
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     int units = job.next_phase();
     if (units) job.announce(board_);
@@ -137,7 +146,7 @@ bool Team::claim_and_run() {
 void Team::wait_for_ticket(uint64_t seen, bool leader) {
   const SpanTimer timer("wait", leader, 0);
   auto changed = [&] { return ticket_.load(std::memory_order_acquire) / kEpoch != seen / kEpoch; };
-  while (!changed() && board_.help()) {
+  while (!changed() && board_.help(leader)) {
   }
   if (spin_until(changed, spin_pauses())) return;
   std::atomic<uint32_t>& word = leader ? leader_wake_ : helper_wake_;
@@ -150,7 +159,7 @@ void Team::wait_for_ticket(uint64_t seen, bool leader) {
 
 void Team::help(int index) {
   for (;;) {
-    if (claim_and_run()) continue;
+    if (claim_and_run(false)) continue;
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
     if (index >= threads() - 1) return;
     if (!has_work(ticket)) wait_for_ticket(ticket, false);

@@ -78,11 +78,12 @@ void multiply_direct(const Problem& p, const float* a, int64_t m0, int64_t rows,
   static constexpr MultiplyTable<f, kDirectRows, direct_vectors> kTable;
   const MultiplyFunction run = kTable.function[rows];
   const int64_t columns = direct_vectors(static_cast<int>(rows)) * 16;
+  const int64_t step = columns < width ? kFewDepth : kDepth;
   Tile tile(p, m0, rows, n, width);
   const std::byte* base = p.b.base + offset_of(p.b.column, n);
   for (int64_t k = 0; k < p.k;) {
     const int64_t within = k % kDepth;
-    int64_t depth = min64(min64(kDepth - within, kFewDepth), p.k - k);
+    int64_t depth = min64(min64(kDepth - within, step), p.k - k);
     if (p.b.row.block) depth = min64(depth, p.b.row.block - k % p.b.row.block);
     const std::byte* b = base + offset_of(p.b.row, k);
     for (int64_t j = 0; j < width; j += columns) {
