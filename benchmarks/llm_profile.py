@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python benchmarks/llm_profile.py [--mode blocks] [--part decode]: where one step of SmolLM2-135M on the card goes.
+"""python benchmarks/llm_profile.py [--mode blocks] [--part decode] [--timeline]: where a step of SmolLM2-135M goes.
 
 Kernels: CPU time of each kind of kernel call, summed over threads. Launches: their number times what a launch of a
 tiny kernel costs here. Python: a step that computes nothing (timing only), less its launches. The rest of the wall time
-is waiting: threads that wake, spin or are not scheduled.
+is waiting: threads that wake, spin or are not scheduled. --timeline shows the launches that take longest, stage by
+stage: how long each took, on how many threads, after what wait.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import timeline
 import torch
 from common import CONTEXT, PROMPT, machine_line
 from llm import Contender, contenders
@@ -90,6 +92,7 @@ def main() -> int:
     parser.add_argument("--mode", choices=("eager", "blocks", "whole"), default="blocks")
     parser.add_argument("--part", choices=("decode", "prefill"), default="decode")
     parser.add_argument("--rows", type=int, default=20, help="kernels shown; the others are summed up")
+    parser.add_argument("--timeline", action="store_true", help="stages of the longest launches instead of sums")
     args = parser.parse_args()
     print(machine_line())
     count = 20 if args.part == "decode" else 3
@@ -98,6 +101,9 @@ def main() -> int:
         step = stepper(entrant, args.part)
         for _ in range(3):
             step()
+        if args.timeline:
+            timeline.report(step, count)
+            return 0
         before = _C._card_counters(0)["launches"]
         wall, _ = seconds(step, count)
         launches = (_C._card_counters(0)["launches"] - before) / count

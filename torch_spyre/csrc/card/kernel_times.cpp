@@ -105,8 +105,8 @@ std::vector<TimeSpan> timeline() {
   std::vector<TimeSpan> list;
   for (size_t t = 0; t < spans.size(); ++t)
     for (const RawSpan& s : *spans[t])
-      list.push_back({s.kind ? s.kind : kind_of(s.op, s.vop, s.rop), text_of(s.shape), static_cast<int>(t), s.start_ns,
-                      s.end_ns});
+      list.push_back(
+          {s.kind ? s.kind : kind_of(s.op, s.vop, s.rop), text_of(s.shape), static_cast<int>(t), s.start_ns, s.end_ns});
   std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.start_ns < b.start_ns; });
   return list;
 }

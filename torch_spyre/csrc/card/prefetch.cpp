@@ -38,8 +38,8 @@ bool PrefetchBoard::help(bool leader) {
   for (const Entry& entry : entries_) {
     const size_t upto = entry.chunks.load(std::memory_order_relaxed);
     if (chunk < upto) {
-      const auto* p = reinterpret_cast<const std::byte*>(entry.address.load(std::memory_order_relaxed)) +
-                      (chunk - before) * kChunk;
+      const auto* p =
+          reinterpret_cast<const std::byte*>(entry.address.load(std::memory_order_relaxed)) + (chunk - before) * kChunk;
       for (size_t at = 0; at < kChunk; at += kLine) __builtin_prefetch(p + at, 0, kIntoSecondCache);
       return true;
     }

@@ -16,19 +16,16 @@
 namespace spyre::card {
 namespace {
 
-constexpr int kHelpersShift = 12, kUnitsShift = 24, kEpochShift = 32;
-constexpr uint64_t kEpoch = 1ull << kEpochShift, kClaims = (1 << 12) - 1;
+constexpr int kUnitsShift = 24, kEpochShift = 32;
+constexpr uint64_t kEpoch = 1ull << kEpochShift;
+constexpr int kHalfShift[] = {0, 12};
 int units_of(uint64_t ticket) { return static_cast<int>(ticket >> kUnitsShift & 0xFF); }
-int claims_of(uint64_t ticket, bool leader) { return static_cast<int>((leader ? ticket : ticket >> kHelpersShift) & kClaims); }
-bool has_work(uint64_t ticket) { return claims_of(ticket, true) + claims_of(ticket, false) < units_of(ticket); }
-
-/// The unit of a claim. The leader goes through the first half, helpers through the second, as units in a row read
-/// memory in a row; who is done goes on from the far end of the other half.
-int claimed_unit(uint64_t ticket, bool leader) {
-  const int n = claims_of(ticket, leader), units = units_of(ticket), middle = first_half(units);
-  if (leader) return n < middle ? n : units - 1 - (n - middle);
-  return n < units - middle ? middle + n : units - 1 - n;
+int claims_of(uint64_t ticket, int half) { return static_cast<int>(ticket >> kHalfShift[half] & 0xFFF); }
+int units_of_half(uint64_t ticket, int half) {
+  return half == 0 ? units_of(ticket) / 2 : units_of(ticket) - units_of(ticket) / 2;
 }
+bool half_has_work(uint64_t ticket, int half) { return claims_of(ticket, half) < units_of_half(ticket, half); }
+bool has_work(uint64_t ticket) { return half_has_work(ticket, 0) || half_has_work(ticket, 1); }
 
 constexpr int kMaxThreads = 256;
 
@@ -123,13 +120,16 @@ void Team::publish(int units) {
   }
 }
 
+/// The leader begins with the first half, helpers with the second, as units in a row read memory in a row.
 bool Team::claim_and_run(bool leader) {
-  if (!has_work(ticket_.load(std::memory_order_relaxed))) return false;
-  uint64_t ticket = ticket_.fetch_add(leader ? 1 : 1 << kHelpersShift, std::memory_order_acq_rel);
+  uint64_t ticket = ticket_.load(std::memory_order_relaxed);
   if (!has_work(ticket)) return false;
+  const int own = leader ? 0 : 1, half = half_has_work(ticket, own) ? own : 1 - own;
+  ticket = ticket_.fetch_add(1ull << kHalfShift[half], std::memory_order_acq_rel);
+  if (!half_has_work(ticket, half)) return has_work(ticket);
   // A claimed unit keeps the phase, and so the job, alive until it is counted below.
   Job& job = *job_;
-  job.run_unit(claimed_unit(ticket, leader));
+  job.run_unit(claims_of(ticket, half) + (half == 1 ? units_of_half(ticket, 0) : 0));
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     int units = job.next_phase();
     if (units) job.announce(board_);

@@ -26,9 +26,6 @@ class Job {
 
 constexpr int kMaxUnits = 255;
 
-/// Units of a phase that the leader runs first; helpers begin behind them.
-constexpr int first_half(int units) { return units / 2; }
-
 /// Helpers claim units from a ticket and never hold a phase up: a phase ends when its units are done, no matter which
 /// threads have noticed it. So a helper that the host does not schedule costs nothing.
 class Team {
@@ -54,8 +51,8 @@ class Team {
   std::vector<std::thread> helpers_;  // guarded by leader_
   Job* job_ = nullptr;                // valid while units are claimed
   PrefetchBoard board_;               // for threads that wait
-  // Ticket: epoch << 32 | units << 24 | claims of helpers << 12 | claims of the leader. An epoch is one phase of one
-  // job; units 0 means no work.
+  // Ticket: epoch << 32 | units << 24 | claims of the second half << 12 | claims of the first half. An epoch is one
+  // phase of one job; units 0 means no work.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<int> remaining_{0};
   alignas(64) std::atomic<uint32_t> helper_wake_{0};
