@@ -74,7 +74,7 @@ def stages(steps: list[list[Span]]) -> dict[str, dict[int, Stage]]:
                 stage.busy.append(sum(u[4] - u[3] for u in units) / 1e3)
                 stage.wait.append(max(start - before, 0) / 1e3)
                 stage.both += len({u[2] for u in units}) > 1
-                calls = [s for s in inside if s[0] not in ("unit", "wait", "launch") and start <= s[3] < end]
+                calls = [s for s in inside if s[0] not in ("unit", "launch") and start <= s[3] < end]
                 stage.kinds.update(f"{s[0]} {s[1]}" if s[0] == "MATMUL" else s[0] for s in calls)
                 before = end
     return kinds

@@ -274,7 +274,7 @@ PYBIND11_MODULE(_card, m) {
         for (const TimeSpan& s : timeline()) rows.emplace_back(s.kind, s.shape, s.thread, s.start_ns, s.end_ns);
         return rows;
       },
-      "(kind, shape, host thread, start, end in nanoseconds) of kernel calls, units of launches, launches and waits.");
+      "(kind, shape, host thread, start, end in nanoseconds) of kernel calls, units and launches.");
   m.def("encode", &encode, py::arg("value"), py::arg("format"));
   m.def("decode", &decode, py::arg("code"), py::arg("format"));
   m.def("active_isa", &active_isa);

@@ -19,8 +19,8 @@ struct KernelTime {
   uint64_t ns = 0;
 };
 
-/// Something that a host thread did, in nanoseconds of the wall clock: a kernel call, a unit of a scheduled launch
-/// ("unit", with stage and number), a launch, or the wait for the other threads.
+/// Something that a host thread did, in nanoseconds of the wall clock: a kernel call, a "unit" of a launch by its
+/// schedule (stage x unit), or such a "launch" (stages x calls).
 struct TimeSpan {
   std::string kind;
   std::string shape;

@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernel_times.h"
 #include "spyre/card.h"
 
 namespace spyre::card {
@@ -133,9 +132,7 @@ bool Team::claim_and_run(bool leader) {
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     int units = job.next_phase();
     if (units) job.announce(board_);
-    for (; units == 1; units = job.next_phase()) {
-      job.run_unit(0);  // nobody could help
-    }
+    for (; units == 1; units = job.next_phase()) job.run_unit(0);  // nobody could help
     if (units) job.announce(board_);
     remaining_.store(units, std::memory_order_relaxed);
     publish(units);
@@ -144,7 +141,6 @@ bool Team::claim_and_run(bool leader) {
 }
 
 void Team::wait_for_ticket(uint64_t seen, bool leader) {
-  const SpanTimer timer("wait", leader, 0);
   auto changed = [&] { return ticket_.load(std::memory_order_acquire) / kEpoch != seen / kEpoch; };
   while (!changed() && board_.help(leader)) {
   }
