@@ -96,6 +96,45 @@ void multiply_direct(const Problem& p, const float* a, int64_t m0, int64_t rows,
   tile.finish();
 }
 
+/// Whether multiply_row serves.
+inline bool is_row(const Problem& p) {
+  return p.m == 1 && p.b.format == Format::SEN169_FP16 && p.b.row.block == 0 && !p.accumulate && !p.bytes;
+}
+
+constexpr int64_t kAheadRows = 32;  // sticks that the memory delivers while one product ends and the next one begins
+constexpr int64_t kFirstRows = 16;  // and while A is decoded
+
+SPYRE_INLINE void prefetch_stick(const std::byte* p) {
+  __builtin_prefetch(p);
+  __builtin_prefetch(p + 64);
+}
+
+/// One row and a stick of columns, in registers from the first k to the last. Reads ahead past the end of B: products
+/// that follow each other in memory keep it busy, though each is done in a few microseconds.
+inline void multiply_row(const Problem& p, const float* a, int64_t n) {
+  constexpr int kVectors = 4;
+  const int64_t pitch = p.b.row.inner;
+  const std::byte* b = p.b.base + offset_of(p.b.column, n);
+  F sum[kVectors];
+  SPYRE_UNROLL
+  for (int v = 0; v < kVectors; ++v) sum[v] = splat(0.0f);
+  for (int64_t k = 0; k < p.k; k += kDepth, a += kRowPitch) {
+    const int64_t depth = min64(kDepth, p.k - k);
+    for (int64_t i = 0; i < depth; ++i, b += pitch) {
+      F x[kVectors];
+      load_vectors<Format::SEN169_FP16, kVectors>(b, x);
+      prefetch_stick(b + kAheadRows * pitch);
+      const F y = splat(a[i]);
+      SPYRE_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[v] = fma(y, x[v], sum[v]);
+    }
+  }
+  alignas(64) float line[16 * kVectors];
+  SPYRE_UNROLL
+  for (int v = 0; v < kVectors; ++v) store(line + v * 16, sum[v]);
+  store_span(p.c.format, p.c.base + p.c.row_offset(0), p.c.column, n, 16 * kVectors, line);
+}
+
 using DirectFunction = void (*)(const Problem&, const float*, int64_t, int64_t, int64_t, int64_t);
 
 /// multiply_direct for the format of B, or null.
@@ -119,12 +158,16 @@ inline DirectFunction direct_function(Format f) {
 void multiply_problem(const Problem& p) {
   const DirectFunction direct = p.m <= kDirectRows ? direct_function(p.b.format) : nullptr;
   if (!direct) return multiply_many(p);
+  const bool row = is_row(p);
+  for (int64_t k = 0; row && k < min64(kFirstRows, p.k); ++k) prefetch_stick(p.b.base + k * p.b.row.inner);
   const int64_t blocks = (p.k + kDepth - 1) / kDepth;
   float* a = static_cast<float*>(scratch(kScratchA, sizeof(float) * static_cast<size_t>(blocks * p.m * kRowPitch)));
   decode_rows(p.a, 0, p.m, p.k, a);
   for (int64_t n = 0; n < p.n; n += 64) {
     if (side_by_side(p.b, n, p.n) < 64) {
       multiply_columns(p, RowBlock(p, 0, p.m), n, min64(64, p.n - n), chunk_depth(p));
+    } else if (row) {
+      multiply_row(p, a, n);
     } else {
       direct(p, a, 0, p.m, n, 64);
     }
