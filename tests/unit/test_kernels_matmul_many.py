@@ -64,15 +64,16 @@ def test_zero_blocks_next_to_any_second_operand(data: st.DataObject) -> None:
         assert same_bits(result, expected)
 
 
-def test_zero_blocks_keep_sums_of_fp32_that_underflow() -> None:
-    """-2^-200 is -0 in fp32, and +0 added to it is +0: a product that is left out would show."""
-    m, n, k = 20, 32, 192
-    a, b = np.zeros((m, k), np.float32), np.full((k, n), 2.0**-100, np.float32)
-    a[:, 0] = -(2.0**-100)
+@pytest.mark.parametrize("first", [SEN169, FP32])
+def test_zero_blocks_after_an_underflow(first: int) -> None:
+    """-2^-170 is -0 in fp32, and +0 added to it is +0: products with zeros that were left out would show."""
+    m, n, k = 20, 32, 3 * RUN
+    a, b = np.zeros((m, k), np.float32), np.full((k, n), 2.0**-140, np.float32)
+    a[:, RUN - 1] = -(2.0**-30)
+    assert np.signbit(model(a[:, :RUN], b[:RUN], None)).all()
     expected = model(a, b, None)
     assert not np.signbit(expected).any()
-    assert np.signbit(model(a[:, :1], b[:1], None)).all()
-    for result in product(a, b, (FP32, FP32, FP32)):
+    for result in product(from_fp32(a, first), b, (first, FP32, FP32)):
         assert same_bits(result, expected)
 
 
