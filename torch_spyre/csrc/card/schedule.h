@@ -4,8 +4,8 @@
 //
 // Phases with little work become one unit that one host thread runs, and neighbours among them join, so that no thread
 // waits for another there. In such a unit one call stands for the cores that do the same at evenly spaced addresses. In
-// phases with much work a unit is one core, or some whose products join because they share their second operand. No
-// core sees another within a phase, so none of this changes a value.
+// phases with much work a unit is one core, or some whose products join because they share their second operand, or one
+// product of few rows, in the order of memory. No core sees another within a phase, so none of this changes a value.
 #pragma once
 #include <cstdint>
 #include <memory>
