@@ -35,6 +35,7 @@ class Stage:
 
 def record(step: Callable[[], Any], count: int) -> list[list[Span]]:
     steps = []
+    torch.spyre.synchronize()
     for _ in range(count):
         _card.record_timeline(True)
         step()
