@@ -138,7 +138,7 @@ def main() -> int:
             print(program)
             continue
         count += 1
-        if count % 50 == 0:
+        if count % 10 == 0:
             print(f"{count} seeds", flush=True)
         error = failure(program)
         if error is None:

@@ -129,6 +129,7 @@ def raising(kind: str) -> Iterator[None]:
     except Mismatch:
         raise
     except Exception as error:
+        torch.spyre.reset()  # an error of the card stays with its stream until then
         line = str(error).strip().splitlines()[:12]
         raise Mismatch(f"{kind} {type(error).__name__}", " | ".join(line)) from error
 

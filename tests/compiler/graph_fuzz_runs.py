@@ -41,17 +41,14 @@ def check_lengths(program: Program, lockstep: Lockstep) -> None:
     eager: dict[int, Outcome] = {}
     for n in program.lengths:
         at = sized(program, n)
-        try:
-            with raising("eager"), lockstep:
-                eager[n] = execute(at, fn)
-        except Mismatch as error:
-            if error.__cause__ is None or not refused(at, fn):
-                raise
+        if refused(at, fn):  # an index past the end: the card has no use for its results after that
             continue
+        with raising("eager"), lockstep:
+            eager[n] = execute(at, fn)
         same_strides("eager", at, eager[n])
     program = dataclasses.replace(program, lengths=tuple(eager))
-    graphs = pytorch_graphs(program, fn)
-    if not eager or graphs is None:
+    graphs = pytorch_graphs(program, fn) if eager else None
+    if graphs is None:
         return
     check_one_function("lengths", program, fn, eager, graphs)
     if program.knobs:

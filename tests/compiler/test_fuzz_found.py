@@ -47,8 +47,27 @@ def check(fn: Callable[..., Any], *args: torch.Tensor) -> list[torch.Tensor]:
         lambda x, w: torch.addcmul(x, x, w.abs(), value=0.5),
         lambda x, w: torch.add(x, w.abs(), alpha=0.3),
         lambda x, w: functional.avg_pool2d(torch.stack([x, w]), 2),
+        lambda x, w: functional.glu(x),
+        lambda x, w: functional.nll_loss(x, w[:, 0].abs().long() % 3),
+        lambda x, w: functional.nll_loss(x, w[:, 0].abs().long() % 3, w[0].abs(), ignore_index=1),
+        lambda x, w: functional.nll_loss(x.view(2, 3, 70), w[:2].abs().long() % 3),
     ],
-    ids=["layer_norm", "group_norm", "logsumexp", "celu", "bce", "addr", "lerp", "addcmul", "alpha", "avg_pool2d"],
+    ids=[
+        "layer_norm",
+        "group_norm",
+        "logsumexp",
+        "celu",
+        "bce",
+        "addr",
+        "lerp",
+        "addcmul",
+        "alpha",
+        "avg_pool2d",
+        "glu",
+        "nll_loss",
+        "weighted",
+        "nll_loss2d",
+    ],
 )
 def test_eager_and_compiled_ops_round_once(fn: Callable[..., Any]) -> None:
     """PyTorch's composite kernels and Inductor's decompositions go step by step; each step would store its result."""
@@ -265,3 +284,18 @@ def test_a_running_logarithm_is_a_new_tensor_laid_out_row_by_row(size: tuple[int
         assert result.stride() == torch.logcumsumexp(x, -1).stride()
         assert result.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
         torch.testing.assert_close(result.cpu(), torch.logcumsumexp(x, -1), rtol=2**-18, atol=2**-18)
+
+
+def test_thirds_of_a_size_that_varies() -> None:
+    """A place n // 3 is no polynomial of n, so nothing is proved about it: planned for each size."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second, third = torch.tensor_split(x, 3, -2)
+        return first * 2, second.softmax(0), third.sum(0), x[x.shape[0] // 3]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, dynamic=True, fullgraph=True)
+    for n in (64, 65, 192):
+        x = half(n, 4)
+        for one, two in zip(fn(x), compiled(x), strict=True):
+            assert torch.equal(one.cpu(), two.cpu())

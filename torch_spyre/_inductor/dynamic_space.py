@@ -354,6 +354,8 @@ def split(index: sympy.Expr, symbols: Iterable[sympy.Symbol]) -> tuple[dict[symp
 def parts(shape: Shape, index: sympy.Expr, space: Space, extents: Mapping[sympy.Expr, sympy.Expr]) -> list[Part]:
     """The access by levels, proved not to carry. `extents` gives the number of values of a variable or digit."""
     terms, const = split(index, space.low)
+    if not const.is_polynomial(*space.low):
+        raise NotBucketed(f"the index {index} begins at {const}, which is no polynomial of the sizes")
     found = [Part() for _ in shape.levels]
     for atom, coefficient in terms.items():
         if extents[atom] == 1:  # always 0

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Margin losses: PyTorch has no formula of their gradients, and its multilabel loss counts what follows a row's -1."""
+"""Losses whose PyTorch formulas do not fit.
+
+Margin losses have no formula of their gradients, and the multilabel one counts what follows a row's -1; those of
+likelihoods and of gates round in the middle.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,35 @@ def _multilabel_margin_backward(grad: Any, x: Any, target: Any, reduction: int, 
     return total.reshape(x.shape).to(x.dtype)
 
 
+def _nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
+    """(loss, sum of the weights). What is added up is 32 bits wide: the result is rounded once."""
+    channel = 1 if x.dim() > 1 else 0
+    counts = target != ignore_index
+    chosen = torch.where(counts, target, 0)
+    picked = -torch.gather(x, channel, chosen.unsqueeze(channel)).squeeze(channel).to(torch.float32)
+    if weight is not None:
+        of_each = weight.to(torch.float32)[chosen]
+        picked = picked * of_each
+        total = torch.where(counts, of_each, 0).sum()
+    else:
+        total = counts.sum().to(torch.float32)
+    picked = torch.where(counts, picked, 0)
+    if reduction == _NONE and x.dim() > 1:
+        return picked.to(x.dtype), x.new_zeros(())
+    loss = picked.sum()
+    return (loss / total if reduction == _MEAN else loss).to(x.dtype), total.to(x.dtype)
+
+
+def _glu(x: Any, dim: int = -1) -> Any:
+    """Rounded once, not after the sigmoid as well."""
+    first, second = (part.to(torch.float32) for part in x.chunk(2, dim))
+    return (first * torch.sigmoid(second)).to(x.dtype)
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.nll_loss_forward.default: _nll_loss,
+    aten.nll_loss2d_forward.default: _nll_loss,
+    aten.glu.default: _glu,
     aten.multi_margin_loss_backward.default: _multi_margin_backward,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.multilabel_margin_loss_backward.default: _multilabel_margin_backward,
