@@ -291,7 +291,7 @@ def strides_change(b: Builder) -> None:
         "{0}.to(torch.float32)",
         "{0}.transpose(0, -1) * 2",
         "{0}.mT.contiguous().mT - 1",
-        "torch.zeros_like({0}) + {0}",
+        "torch.ones_like({0}) + {0}",
     ]
     if rank == 4:
         texts += [
