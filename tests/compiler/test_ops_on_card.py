@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -281,3 +282,18 @@ def test_a_step_compiles_nothing_that_an_earlier_one_had(way: str, monkeypatch: 
             w.grad = torch.ones_like(w)
         optimiser.step()
     assert not [op for op in compiled if "fill" not in str(op) and "ones" not in str(op)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("p", [1, 2, 3.5, math.inf])
+def test_renorm_and_its_gradient(dtype: torch.dtype, p: float) -> None:
+    """PyTorch's formula for the gradient asks every device but its own for float64."""
+    x = ((torch.arange(60) % 17 - 7) / 4).reshape(3, 4, 5)
+    card, host = x.to("spyre", dtype).requires_grad_(), x.clone().requires_grad_()
+    want, got = torch.renorm(host, p, 1, 2.0), torch.renorm(card, p, 1, 2.0)
+    bound = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(got.cpu().float(), want, rtol=bound, atol=bound)
+    (want * x).sum().backward()
+    (got * x.to("spyre", dtype)).sum().backward()
+    assert card.grad is not None and card.grad.dtype == dtype
+    torch.testing.assert_close(card.grad.cpu().float(), host.grad, rtol=bound, atol=bound)

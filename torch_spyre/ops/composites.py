@@ -20,7 +20,20 @@ def _zeros(size: Any, **options: Any) -> torch.Tensor:
     return torch.zeros(size, **options)
 
 
+def _renorm(x: torch.Tensor, p: float, dim: int, maxnorm: float) -> torch.Tensor:
+    """Differentiated step by step: PyTorch's formula for the gradient takes the norm in float64 on every other device
+    than its own."""
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.aten.renorm.default(x, p, dim, maxnorm)
+    others = [d for d in range(x.dim()) if d != dim % x.dim()]
+    wide = x.to(torch.float32)
+    norm = torch.linalg.vector_norm(wide, p, others, keepdim=True)
+    return (wide * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1.0)).to(x.dtype)
+
+
 def register() -> None:
     """Called once, when the device is loaded."""
     _library.impl("prod", _prod, "AutogradPrivateUse1")
+    _library.impl("renorm", _renorm, "AutogradPrivateUse1")
     _library.impl("_efficientzerotensor", _zeros, "PrivateUse1")

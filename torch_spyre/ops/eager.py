@@ -39,8 +39,6 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     Runs on a thread of its own: the caller may be inside a fake-tensor, functional or inference mode, or in the middle
     of another compilation, and all of that state is per thread.
     """
-    if op is torch.ops.aten.as_strided_.default:
-        return "result", _as_strided_(*args, **kwargs)
     _check_dtypes(op, args)
     eager_cache.follow_knobs()
     entry = eager_cache.key(op, args, kwargs)
@@ -171,13 +169,6 @@ def _resize(x: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> None
     x.resize_(size)
     if tuple(stride) != x.stride():
         _as_strided_(x, size, stride)
-
-
-def _as_strided_(
-    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> torch.Tensor:
-    offset = x.storage_offset() if storage_offset is None else storage_offset
-    return x.set_(x.untyped_storage(), offset, size, stride)
 
 
 def _check_dtypes(op: Any, args: Sequence[Any]) -> None:

@@ -125,10 +125,12 @@ def _host() -> list[str]:
 
 LIMITS = """## Integers and checks
 
-The card keeps int64 as int32. A value that does not fit raises when it is copied to the card. Sums, differences and
-products (`add`, `sub`, `mul`, `sum`, `prod`, `cumsum`, `cumprod`) that leave int32 fail the launch: they are computed
-in fp32 beside, and a wrapped result is off by a multiple of 2**32. Where the operands cannot be that large (positions,
-truth values, small numbers) nothing is checked. Shifts and powers of int64 wrap at 32 bits; int32 wraps as everywhere.
+The card keeps int64 as int32. A value that does not fit raises when it is copied to the card, and so does a number
+among the arguments (`full`, `arange`, `x + 2**40`). Results that leave int32 fail the launch: sums, differences and
+products (also of matrices, along dims, scattered, of lists), shifts, powers, the negative, absolute value and quotient
+of -2**31, floats converted to int64. They are computed in fp32 beside, where a wrapped result is off by a multiple of
+2**32, or the operands are compared. Each step counts: `x * 3 // 3` fails where `x * 3` does. Where the operands cannot
+be that large (positions, truth values, small numbers) nothing is checked. NaN becomes 0; int32 wraps as everywhere.
 
 An index outside its range fails the launch, and so does `torch._assert_async`, eager and compiled: `IndexOutOfRange`,
 with the message of the assertion, at the next synchronisation.

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import decompositions
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 _WRITTEN_OUT = 25  # elements of a window that Inductor unrolls
@@ -129,7 +131,14 @@ def _adaptive_maximum(x: Any, output_size: Sequence[int]) -> Any:
     return value, place
 
 
+def _max_unpool2d(x: Any, indices: Any, output_size: Any) -> Any:
+    """PyTorch's, in the memory format of its operand, as the CPU has it."""
+    result = decompositions.max_unpool2d(x, indices, output_size)
+    return result.contiguous(memory_format=suggest_memory_format(x))
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.max_unpool2d.default: _max_unpool2d,
     aten.avg_pool2d.default: _average(2),
     aten.avg_pool3d.default: _average(3),
     aten._adaptive_avg_pool2d.default: _adaptive_average,

@@ -45,13 +45,16 @@ def start() -> None:
     except (OSError, ValueError) as error:
         log.info("spyre-smi will not see this process: %s", error)
         return
-    threading.Thread(target=_run, args=(interval,), name="spyre-smi", daemon=True).start()
-    atexit.register(stop)
+    thread = threading.Thread(target=_run, args=(interval,), name="spyre-smi", daemon=True)
+    thread.start()
+    atexit.register(stop, thread)
 
 
-def stop() -> None:
-    """Removes the status file."""
+def stop(thread: threading.Thread | None = None) -> None:
+    """Removes the status file. A thread that is still inside the extension when Python ends would abort the process."""
     _wake.set()
+    if thread is not None and os.getpid() == _started_pid:
+        thread.join(timeout=5)
     if _path is not None and os.getpid() == _started_pid:
         _path.unlink(missing_ok=True)
 
