@@ -9,9 +9,9 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor import ir
-from torch._inductor.lowering import get_promoted_dtype, lowerings, to_dtype
+from torch._inductor.lowering import get_promoted_dtype, lowerings, register_lowering, to_dtype
 from torch._inductor.virtualized import V, ops
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, canonicalize_dim
 
 from torch_spyre._inductor.guards import guarded
 
@@ -95,7 +95,28 @@ def _constant_pad(x: ir.TensorBox, padding: Sequence[Any], value: Any = 0) -> ir
     return whole
 
 
+def _index_select(x: ir.TensorBox, dim: int, index: ir.TensorBox) -> ir.TensorBox:
+    """Inductor's form is that of ``x[index]``, which counts negative places from the end."""
+    if len(index.get_size()) > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+    unsqueeze = lowerings[aten.unsqueeze.default]
+    if not x.get_size():
+        return lowerings[aten.squeeze.dim](_index_select(unsqueeze(x, 0), 0, index), 0)
+    index = index if index.get_size() else unsqueeze(index, 0)
+    size = list(x.get_size())
+    dim = canonicalize_dim(len(size), dim)
+    limit, size[dim] = size[dim], index.get_size()[0]
+    load, places = x.make_loader(), index.make_loader()
+
+    def inner(at: Sequence[Any]) -> Any:
+        place = ops.indirect_indexing(places([at[dim]]), limit, wrap_neg=False)
+        return load([*at[:dim], place, *at[dim + 1 :]])
+
+    return ir.Pointwise.create(device=x.get_device(), dtype=x.get_dtype(), inner_fn=inner, ranges=size)
+
+
 def register() -> None:
+    register_lowering(aten.index_select, type_promotion_kind=None)(_index_select)
     guarded(aten.cat)(_cat)
     guarded(aten.constant_pad_nd)(_constant_pad)
     for scatter, view in ((aten.slice_scatter, aten.slice.Tensor), (aten.select_scatter, aten.select.int)):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""int64 results that leave int32, which is how the card keeps int64, fail the launch instead of wrapping.
+"""int64 results that leave int32, which is how the card keeps int64, fail the launch instead of wrapping; so does a
+division of whole numbers by 0.
 
 The same in fp32 tells: a wrapped result is off by a multiple of 2**32, the rounding of fp32 by far less. Where a
 comparison of the operands tells, that is made instead. Results whose operands cannot be that large (positions, truth
@@ -170,6 +171,7 @@ def _quotient(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def lower(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
         result = original(a, b, rounding_mode=rounding_mode)
+        _check_divisor(b, result)
         if not _is_int64(result) or _symbolic(a, b):
             return result
         if _range(a).lower <= LEAST and _range(b).lower <= -1 <= _range(b).upper:
@@ -180,6 +182,27 @@ def _quotient(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return lower
+
+
+def _rest(original: Callable[..., Any]) -> Callable[..., Any]:
+    def lower(a: Any, b: Any) -> Any:
+        result = original(a, b)
+        _check_divisor(b, result)
+        return result
+
+    return lower
+
+
+def _check_divisor(b: Any, result: ir.TensorBox) -> None:
+    """PyTorch refuses to divide whole numbers by 0."""
+    if result.get_dtype().is_floating_point or _symbolic(b):
+        return
+    found = _range(b)
+    if found.lower > 0 or found.upper < 0:
+        return
+    if not isinstance(b, ir.TensorBox):
+        raise RuntimeError("ZeroDivisionError")
+    lowerings[aten._assert_async.msg](_differs(b, 0), "ZeroDivisionError: a whole number is divided by 0")
 
 
 def _differs(x: ir.TensorBox, number: int) -> Any:
@@ -317,6 +340,8 @@ def register() -> None:
     wrapped(aten.abs, _negated("absolute value", lambda x, result: lowerings[aten.ge.Scalar](result, 0)))
     for division in (aten.div.Tensor_mode, aten.div.Scalar_mode):
         wrapped(division, _quotient)
+    for rest in (aten.remainder, aten.fmod):
+        wrapped(rest, _rest)
     wrapped(aten.pow, _power)
     for shift in (aten.bitwise_left_shift, aten.__lshift__):
         wrapped(shift, _shift)

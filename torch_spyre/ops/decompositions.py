@@ -319,6 +319,7 @@ TABLE: dict[Any, Decomposition] = {
     aten.histc.default: _histc,
     aten.searchsorted.Tensor: _searchsorted,
     aten.take.default: _take,
+    aten.index_select.default: _keep,
     aten.nonzero_static.default: _nonzero_static,
     aten._cdist_forward.default: _cdist,
     aten.kthvalue.default: _kthvalue,

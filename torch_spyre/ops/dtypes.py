@@ -49,6 +49,22 @@ def check(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
             raise
 
 
+# Ops whose decompositions take sizes and words that PyTorch refuses; its own shape functions know.
+_SHAPED = re.compile(r"(reflection_pad|upsample_)\w+|scatter_reduce|clamp|amax|amin|max|min|argmax")
+
+
+def check_sizes(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raises what PyTorch's shape function of the op raises."""
+    if _SHAPED.fullmatch(op._schema.name.split("::")[-1]):
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            shapes = tree_map(_shape_of, (tuple(args), kwargs))
+            op(*shapes[0], **shapes[1])
+
+
+def _shape_of(x: Any) -> Any:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x
+
+
 def _whole_numbers(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and not x.is_floating_point()
 

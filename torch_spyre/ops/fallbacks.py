@@ -95,6 +95,7 @@ def compile_or_run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         reason = _refused.get(signature) if signature is not None else None
     if reason is None:
         dtypes.check(op, args, kwargs)
+        dtypes.check_sizes(op, *whole)
         try:
             return compile_op(op, args, kwargs)
         except Exception as error:

@@ -29,6 +29,11 @@ def _through_int32(x: Any, values: Any, add: Callable[[Any, Any], Any]) -> Any:
 
 
 def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    if x.dtype != values.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {x.dtype} for the destination and "
+            f"{values.dtype} for the source."
+        )
     if not accumulate or x.dtype not in _AS_INT32:
         return NotImplemented
     return _through_int32(x, values, lambda a, b: aten.index_put(a, indices, b, True))
