@@ -168,7 +168,7 @@ def _resize(x: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> None
     """An `out=` tensor gets the strides that the result would have by itself, as on the CPU."""
     x.resize_(size)
     if tuple(stride) != x.stride():
-        _as_strided_(x, size, stride)
+        x.as_strided_(size, stride)
 
 
 def _check_dtypes(op: Any, args: Sequence[Any]) -> None:
