@@ -105,6 +105,15 @@ def test_operands_that_are_sizes(call: Callable[[torch.Tensor, int], torch.Tenso
         torch.spyre.reset()
 
 
+def test_what_lies_past_a_varying_size_is_not_checked() -> None:
+    compiled = torch.compile(lambda x: x * 3, backend="spyre", dynamic=True)
+    for n in (5, 9, 12):
+        left = [torch.full((64,), B - 1, dtype=torch.int64, device="spyre") for _ in range(64)]
+        del left  # memory that the program will get, full of values whose product leaves int32
+        x = torch.arange(n) * 1000
+        assert torch.equal(compiled(x.to("spyre")).cpu(), x * 3)
+
+
 @pytest.mark.parametrize("ends", [(B - 2, B + 2, 1), (0, 4 * B, B), (-B - 3, -B, 1)])
 def test_arange_beyond_int32(ends: tuple[int, int, int]) -> None:
     with pytest.raises(Overflow, match="arange reaches"):
