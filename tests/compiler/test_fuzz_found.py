@@ -12,7 +12,7 @@ import torch
 from graph_fuzz_oracle import Lockstep, host_values
 from torch.nn import functional
 
-from torch_spyre import _C
+from torch_spyre import _C, sanitizer
 from torch_spyre._inductor import config, inspect
 from torch_spyre.ops import fallbacks
 
@@ -299,3 +299,24 @@ def test_thirds_of_a_size_that_varies() -> None:
         x = half(n, 4)
         for one, two in zip(fn(x), compiled(x), strict=True):
             assert torch.equal(one.cpu(), two.cpu())
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.floor_divide(x, 0.75),
+        lambda x: torch.div(x, -3.0, rounding_mode="floor"),
+        lambda x: torch.copysign(x, -1.0),
+    ],
+)
+def test_a_number_as_second_operand_keeps_the_order_of_dims(fn: Callable[..., torch.Tensor]) -> None:
+    x = torch.randn(4, 8, 3).half().transpose(0, -1)
+    assert fn(x.to("spyre")).stride() == fn(x).stride()
+
+
+def test_noise_that_is_not_used_is_not_read() -> None:
+    x = half(3, 70)
+    with sanitizer.sanitize():
+        got = functional.rrelu(x, training=False)
+    expected = functional.rrelu(x.cpu().float(), training=False)
+    torch.testing.assert_close(got.cpu().float(), expected, rtol=2**-9, atol=0)

@@ -446,7 +446,19 @@ def _keep_strides(traced: torch.fx.GraphModule) -> None:
     results = output.args[0] if isinstance(output.args[0], (list, tuple)) else output.args
     values = [r.meta.get("val") if isinstance(r, torch.fx.Node) else None for r in results]
     output.meta["user_visible_output_idxs"] = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
-    output.meta["original_output_strides"] = [v.stride() if isinstance(v, torch.Tensor) else None for v in values]
+    output.meta["original_output_strides"] = [_strides_of(r, v) for r, v in zip(results, values, strict=True)]
+
+
+def _strides_of(result: Any, value: Any) -> Any:
+    """Of a result. Fake tensors lose the order of dims where one of these ops meets a 0-d tensor; kernels keep it."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    aten = torch.ops.aten
+    if result.target in (aten.div.Tensor_mode, aten.floor_divide.default, aten.copysign.Tensor):
+        first, second = (getattr(a, "meta", {}).get("val") for a in result.args)
+        if first is not None and first.dim() and (second is None or not second.dim()):
+            return torch.empty_like(first).stride()
+    return value.stride()
 
 
 def _mutated_returns(

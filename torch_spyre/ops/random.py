@@ -256,7 +256,7 @@ def _rrelu(
     x: Any, noise: Any, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
 ) -> Any:
     if not training:
-        return torch.where(x > 0, x, x * ((lower + upper) / 2)), noise.clone()
+        return torch.where(x > 0, x, x * ((lower + upper) / 2)), noise  # as it was, and perhaps never written
     slope = (_fraction(x.shape, x.device) * (upper - lower) + lower).to(x.dtype)
     slope = torch.where(x <= 0, slope, 1.0)
     return x * slope, slope
