@@ -50,9 +50,9 @@ def test_short_random_graphs(chunk: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, SEEDS, 50))
+@pytest.mark.parametrize("first", range(0, SEEDS, 2 * CHUNK))
 def test_random_graphs(first: int) -> None:
-    assert not fails(list(range(first, first + 50)))
+    assert not fails(list(range(first, first + 2 * CHUNK)))
 
 
 def wide(kind: str, count: int, most: int = 30) -> list[int]:
@@ -67,9 +67,9 @@ def test_short_random_graphs_of_each_kind(kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(WIDE, WIDE + 400, 40))
+@pytest.mark.parametrize("first", range(WIDE, WIDE + 400, CHUNK))
 def test_random_graphs_of_each_kind(first: int) -> None:
-    assert not fails(list(range(first, first + 40)))
+    assert not fails(list(range(first, first + CHUNK)))
 
 
 @pytest.mark.slow
