@@ -208,7 +208,7 @@ def _check_sizes(traced: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) 
         if node.target in resizes and node.args[0] in placeholders:
             size = node.args[1]
             copied = [user.args[1] for user in node.users if user.target is aten.copy_.default]
-            kept = torch.empty(size, device="meta") if not copied else copied[0].meta["val"]
+            kept = torch.empty(size, device="meta") if not copied else torch.empty_like(copied[0].meta["val"])
             raise _Resize(tensors[placeholders.index(node.args[0])], size, kept.stride())
 
 
