@@ -77,7 +77,7 @@ UNINITIALIZED = {
 }  # fmt: skip
 
 # (part of the message of a failed sample, why it is so)
-GAPS = (("only supports contiguous memory format", "channels_last is refused: the device layout takes its place"),)
+GAPS: tuple[tuple[str, str], ...] = ()
 
 # Large sample generators are cut to this many, evenly spread.
 MAX_SAMPLES = 24
