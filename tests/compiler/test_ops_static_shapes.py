@@ -78,6 +78,12 @@ def test_histc_between_its_own_bounds(values: list[float]) -> None:
     assert torch.equal(torch.histc(x.to("spyre"), 11).cpu(), torch.histc(x, 11))
 
 
+@pytest.mark.parametrize("shape", [(0,), (5, 0), (0, 3, 2), ()])
+def test_nonzero_static_of_nothing(shape: tuple[int, ...]) -> None:
+    x = torch.ones(shape)
+    assert torch.equal(torch.nonzero_static(x.to("spyre"), size=3).cpu(), torch.nonzero_static(x, size=3))
+
+
 @pytest.mark.parametrize("size", [5, 80])
 def test_nonzero_static(size: int) -> None:
     x = floats(3, 4, 5).clamp(min=0)

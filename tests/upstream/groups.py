@@ -77,7 +77,13 @@ UNINITIALIZED = {
 }  # fmt: skip
 
 # (part of the message of a failed sample, why it is so)
-GAPS: tuple[tuple[str, str], ...] = ()
+GAPS = (
+    (
+        "outside the bound (equal values)",
+        "samples that compute: the card rounds once, the CPU each step of its 16-bit sum",
+    ),
+    ("outside the bound (two units in last place)", "near 0 the roundings of the steps show, which differ"),
+)
 
 # Large sample generators are cut to this many, evenly spread.
 MAX_SAMPLES = 24

@@ -118,6 +118,8 @@ def _take(x: Any, index: Any) -> Any:
 
 def _nonzero_static(x: Any, *, size: int, fill_value: int = -1) -> Any:
     """The first `size` places whose value is not 0: each counts those before it, and writes its number there."""
+    if x.numel() == 0:
+        return torch.full((size, x.dim()), fill_value, dtype=torch.int64, device=x.device)
     chosen = (x != 0).reshape(-1)
     place = chosen.to(torch.int32).cumsum(0, dtype=torch.int32).to(torch.int64) - 1
     place = torch.where(chosen & (place < size), place, size)  # what is left over goes past the end
