@@ -56,14 +56,14 @@ SHARED: dict[str, tuple[Make, Op]] = {
     "columns": (lambda n: [half(2, n, 64)], lambda a: a[..., 32:] * 2),
     "parts": (lambda n: [half(1, n, 192)], lambda a: torch.mul(*a.split([64, 64, 64], -1)[1:])),
     "later rows": (lambda n: [half(n, 64)], lambda a: a[1:] + 1),
-    "in place": (lambda n: [half(n, 64), half(n, 64)], lambda a, b: a.add_(b)),
-    "out": (lambda n: [half(n, 64), half(n, 64)], lambda a, b: torch.mul(a, b, out=torch.empty_like(a))),
-    "copy": (lambda n: [half(n, 64), half(n, 64)], lambda a, b: a.copy_(b)),
 }
-SOME = ("add", "cat", "scores", "weighted", "softmax", "mean", "rows by index", "in place", "out", "columns")
+SOME = ("add", "cat", "scores", "weighted", "softmax", "mean", "rows by index", "columns")
 PER_SIZE: dict[str, tuple[Make, Op]] = {
     "sort": (lambda n: [half(3, n)], lambda a: a.sort(-1)[0]),
     "pad": (lambda n: [half(3, n)], lambda a: F.pad(a, (1, 2))),
+    "in place": (lambda n: [half(n, 64), half(n, 64)], lambda a, b: a.add_(b)),
+    "out": (lambda n: [half(n, 64), half(n, 64)], lambda a, b: torch.mul(a, b, out=torch.empty_like(a))),
+    "copy": (lambda n: [half(n, 64), half(n, 64)], lambda a, b: a.copy_(b)),
 }
 
 

@@ -320,3 +320,17 @@ def test_noise_that_is_not_used_is_not_read() -> None:
         got = functional.rrelu(x, training=False)
     expected = functional.rrelu(x.cpu().float(), training=False)
     torch.testing.assert_close(got.cpu().float(), expected, rtol=2**-9, atol=0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("write", [lambda v, x: v.add_(x), lambda v, x: v.copy_(x * 2)])
+def test_a_part_of_varying_size_leaves_the_rest_alone(write: Callable[..., Any], compiled: bool) -> None:
+    torch._dynamo.reset()
+    run = torch.compile(write, dynamic=True) if compiled else write
+    for n in (4, 5, 6, 3, 7):
+        for start in (6, 0):
+            whole, x = torch.zeros(40).half(), torch.ones(n).half()
+            on_card = whole.to("spyre")
+            run(on_card[start : start + n], x.to("spyre"))
+            write(whole[start : start + n], x)
+            assert torch.equal(on_card.cpu(), whole)

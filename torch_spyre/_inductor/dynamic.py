@@ -262,11 +262,14 @@ class DynamicKernel:
         """Of the given tensors by their storage, of the others by the buckets."""
         assert call.space is not None
         shapes = {}
+        targets = {s.target for s in self.recipe.steps}
         for i, given in enumerate(self.recipe.given):
             if given.scalar:
                 continue
             size, room = self._dims(given.name)[0], None
             if i in self.varying:
+                if given.name in targets:
+                    raise NotBucketed(f"{given.name} is written, and may be a part of a tensor whose rest must stay")
                 room = self._room(call, given.name, args[i])
                 if room is None:
                     raise NotBucketed(f"{given.name} is a view into another storage")
