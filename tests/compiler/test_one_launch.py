@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from torch_spyre import _C
+from torch_spyre._inductor import inspect
 
 MANY_INPUTS, MANY_OPS = 320, 500
 
@@ -106,3 +107,26 @@ def test_host_ops_that_nothing_waits_for_share_a_split() -> None:
 
     _, count = launches(fn, torch.randn(9, 70).to("spyre"))
     assert count == 2
+
+
+def test_products_of_one_activation_come_together() -> None:
+    """Inductor would make the values of an attention after its scores; then x waits in memory until then."""
+
+    def attention(x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        query, key, value = x @ q, x @ k, x @ v
+        scores = torch.softmax(torch.tanh(query) @ torch.tanh(key).t(), -1)
+        return scores @ torch.relu(value)
+
+    host = [(torch.randn(shape) / 16).half() for shape in ((64, 128), (128, 64), (128, 64), (128, 64))]
+    torch._dynamo.reset()
+    inspect.start()
+    known = len(inspect.records())
+    try:
+        got = torch.compile(attention, backend="spyre", dynamic=False)(*(t.to("spyre") for t in host))
+    finally:
+        inspect.stop()
+    ops = [op.op for record in inspect.records()[known:] for op in record.plan.kernel.ops]
+    first = ops.index("batchmatmul")
+    assert ops[first : first + 3] == ["batchmatmul"] * 3 and ops.count("batchmatmul") == 5
+    torch.testing.assert_close(got.cpu().float(), attention(*(t.float() for t in host)), atol=2e-3, rtol=0.01)
