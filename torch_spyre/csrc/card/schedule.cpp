@@ -317,7 +317,17 @@ class Scheduler {
       for (size_t i = 0; i < parts; ++i)
         found.emplace_back(cores.begin() + i * cores.size() / parts, cores.begin() + (i + 1) * cores.size() / parts);
     }
-    return found;
+    return dealt(found);
+  }
+
+  /// The units such that both halves of them, which threads claim from the front, hold as much work if it grows from
+  /// unit to unit, and begin with the most: later cores hold later rows, and a causal mask leaves more of those.
+  static std::vector<Cores> dealt(const std::vector<Cores>& units) {
+    std::vector<Cores> half[2];
+    for (size_t i = 0; i < units.size(); ++i) half[(i + 1) / 2 % 2].push_back(units[units.size() - 1 - i]);
+    if (half[0].size() > half[1].size()) std::swap(half[0], half[1]);  // the second half is the larger one
+    half[0].insert(half[0].end(), half[1].begin(), half[1].end());
+    return half[0];
   }
 
   /// Time of a part on one thread, with one call per instruction where calls join.
