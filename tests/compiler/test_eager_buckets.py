@@ -164,6 +164,19 @@ def test_knobs_that_change(planned: list[str]) -> None:
         assert cores(22) == [1] and cores(23) == [1]
 
 
+def test_another_cache_directory_knows_nothing(planned: list[str], tmp_path: Any) -> None:
+    """What sizes vary is known from the cache: with another directory it is found out again."""
+    counts = []
+    for first in (28, 20):
+        _C.clear_eager_cache()
+        with knobs.patch(cache_dir=str(tmp_path / str(first))):
+            for n in range(first, first + 3):
+                before = len(planned)
+                on_card(torch.mul, [half(n, 66), half(n, 66)])
+                counts.append(len(planned) - before)
+    assert counts == [1, 1, 0] * 2
+
+
 def test_the_cache_is_bounded(planned: list[str]) -> None:
     """More sizes than are kept: what was not used for long is forgotten, and found again without planning."""
     most, x = 2 * 8192, torch.zeros(1 << 16, dtype=FP16).to("spyre")

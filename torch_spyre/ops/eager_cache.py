@@ -26,7 +26,7 @@ from torch_spyre.runtime import cache
 log = logging.getLogger("torch_spyre.runtime")
 
 Record = dict[str, Any]
-_known: dict[str, Record] = {}
+_known: dict[Path, Record] = {}  # by file: with another cache directory nothing is known
 _MOST = 16384  # a growing size must not grow the table for ever
 
 
@@ -90,27 +90,28 @@ def _file(entry: str) -> Path:
 
 
 def load(entry: str) -> Record | None:
-    found = _known.get(entry)
+    file = _file(entry)
+    found = _known.get(file)
     if found is None:
         try:
-            found = json.loads(_file(entry).read_text())
+            found = json.loads(file.read_text())
             if found["sha256"] != _checksum(found):
                 raise ValueError("its checksum does not match")
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("eager cache entry %s is damaged (%s): compiling again", _file(entry), error)
-            _file(entry).unlink(missing_ok=True)
+            log.warning("eager cache entry %s is damaged (%s): compiling again", file, error)
+            file.unlink(missing_ok=True)
             return None
-        _remember(entry, found)
+        _remember(file, found)
     return found
 
 
 def store(entry: str, record: Record) -> None:
     """Best effort, whole files only."""
     record["sha256"] = _checksum(record)
-    _remember(entry, record)
     file = _file(entry)
+    _remember(file, record)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as partial:
@@ -120,10 +121,10 @@ def store(entry: str, record: Record) -> None:
         log.info("eager cache entry %s cannot be written: %s", file, error)
 
 
-def _remember(entry: str, record: Record) -> None:
+def _remember(file: Path, record: Record) -> None:
     if len(_known) >= _MOST:
         _known.clear()
-    _known[entry] = record
+    _known[file] = record
 
 
 def _checksum(record: Record) -> str:
