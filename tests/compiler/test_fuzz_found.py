@@ -334,3 +334,25 @@ def test_a_part_of_varying_size_leaves_the_rest_alone(write: Callable[..., Any],
             run(on_card[start : start + n], x.to("spyre"))
             write(whole[start : start + n], x)
             assert torch.equal(on_card.cpu(), whole)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_the_rest_of_a_tensor_behind_rows_whose_number_varies(dynamic: bool | None) -> None:
+    """50 - n is -1 times n - 50, and neither is the size of a dim."""
+    torch._dynamo.reset()
+    ways: list[Callable[..., Any]] = [
+        lambda b, x: torch.cat([x, b[len(x) :]]),
+        lambda b, x: torch.cat([b[len(x) :] * 2, x]),
+        lambda b, x: b[len(x) :].flatten() + 1,
+        lambda b, x: b[len(x) :].sum(0),
+        lambda b, x: b.copy_(torch.cat([x, b[len(x) :]])),
+    ]
+    compiled = [torch.compile(way, dynamic=dynamic, fullgraph=True) for way in ways]
+    for n in (5, 6, 17):
+        for way, run in zip(ways, compiled, strict=True):
+            whole, part = torch.randint(-9, 9, (50, 3)).half(), torch.randint(-9, 9, (n, 3)).half()
+            on_card, x = whole.to("spyre"), part.to("spyre")
+            if dynamic is None:
+                torch._dynamo.mark_dynamic(x, 0)
+            assert torch.equal(run(on_card, x).cpu(), way(whole, part))
+            assert torch.equal(on_card.cpu(), whole)

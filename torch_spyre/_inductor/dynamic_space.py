@@ -123,9 +123,12 @@ def capacity(size: sympy.Expr, values: Mapping[sympy.Symbol, int]) -> int:
     """The capacity for a size that is no product. A sum of several that vary has room for the bucket of each."""
     if size.is_Integer:
         return int(size)
+    present = int(number(size, values))
+    if present < 0:
+        raise NotBucketed(f"a size is the product of numbers below 0, one of them {size}")
     if len(size.free_symbols) > 1 and _grows(size):
         return int(number(size, {s: bucket(values[s]) for s in size.free_symbols}))
-    return bucket(int(number(size, values)))
+    return bucket(present)
 
 
 def quotient(a: Any, b: Any) -> sympy.Expr | None:
@@ -142,6 +145,10 @@ def quotient(a: Any, b: Any) -> sympy.Expr | None:
 def factors(size: sympy.Expr, order: Sequence[sympy.Symbol]) -> list[sympy.Expr]:
     """The sizes of the dims that may have been joined into one of this size: numbers first, then symbols in order."""
     content, rest = sympy.factor_list(size)
+    if content < 0:  # 50 - n comes as -1 and n - 50
+        if len(rest) != 1 or rest[0][1] != 1:
+            return [size]
+        content, rest = -content, [(sympy.expand(-rest[0][0]), 1)]
     found = [(-1, sympy.Integer(content))] if content != 1 else []
     for factor, power in rest:
         rank = min(order.index(s) for s in factor.free_symbols)

@@ -129,7 +129,8 @@ class BucketKernel(DynamicKernel):
 
         def served(m: int) -> bool:
             values = {self.symbol: m}
-            same = all(capacity(e, values) == room for e, room in zip(exprs, rooms, strict=True))
+            real = all(number(e, values) >= 0 for e in exprs)
+            same = real and all(capacity(e, values) == room for e, room in zip(exprs, rooms, strict=True))
             return same and self._holds(m) and _same_cuts(self, space, m)
 
         low = high = n
