@@ -356,3 +356,31 @@ def test_the_rest_of_a_tensor_behind_rows_whose_number_varies(dynamic: bool | No
                 torch._dynamo.mark_dynamic(x, 0)
             assert torch.equal(run(on_card, x).cpu(), way(whole, part))
             assert torch.equal(on_card.cpu(), whole)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        lambda x, y: torch.cat([x, y]),
+        lambda x, y: functional.pad(x, (1, 2)),
+        lambda x, y: x.slice_scatter(y, 0, 1, 4),
+        lambda x, y: x.slice_scatter(y.repeat(2), 0, 0, 6),
+        lambda x, y: torch.select_scatter(x, y[0], 0, 2),
+        lambda x, y: torch.cat([y]),
+    ],
+    ids=["cat", "pad", "slice", "all", "select", "one"],
+)
+def test_what_is_put_together_and_then_written(whole: Callable[..., Any]) -> None:
+    """Inductor makes the second write one in place: its buffer took the place of the one that the parts go to."""
+
+    def written(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = whole(x, y)
+        z[z > 1] = 0
+        z[:2] += 1
+        z[torch.arange(2, device=z.device)] = 5
+        return z, x + 0, y + 0
+
+    x = torch.tensor([-2.0, 0.5, 2.0, 0.5, -0.5, 3.0]).half()
+    y = torch.tensor([1.0, 2.0, 3.0]).half()
+    for one, two in zip(check(written, x.to("spyre"), y.to("spyre")), written(x, y), strict=True):
+        assert torch.equal(one.cpu(), two)

@@ -29,8 +29,16 @@ def undefined(size: Sequence[Any], dtype: torch.dtype, device: torch.device) -> 
     return made
 
 
-def copy_into(whole: ir.TensorBox, view: Any, place: Sequence[Any], source: ir.TensorBox) -> None:
-    lowerings[aten.copy_.default](lowerings[view](whole, *place), source)
+def copy_into(whole: ir.TensorBox, view: ir.TensorBox, source: ir.TensorBox) -> None:
+    if view.data is whole.data:  # all of it: Inductor takes the source's buffer for it, which must not be another's
+        source = lowerings[aten.clone.default](source)
+    lowerings[aten.copy_.default](view, source)
+
+
+def done(whole: ir.TensorBox) -> ir.TensorBox:
+    """The buffer as a value of its own. An op in place gives the box of its operand another buffer, and the copies into
+    the first one, which know it by its box, would go there."""
+    return ir.TensorBox(ir.StorageBox(whole.data.data))
 
 
 def scatter_through_view(view: Any) -> Callable[..., Any]:
@@ -39,8 +47,8 @@ def scatter_through_view(view: Any) -> Callable[..., Any]:
     def scatter(x: ir.TensorBox, src: ir.TensorBox, *place: Any, **named: Any) -> ir.TensorBox:
         whole = lowerings[aten.clone.default](x)
         whole.realize()
-        lowerings[aten.copy_.default](lowerings[view](whole, *place, **named), src)
-        return whole
+        copy_into(whole, lowerings[view](whole, *place, **named), src)
+        return done(whole)
 
     return scatter
 
@@ -63,9 +71,9 @@ def _cat(tensors: Sequence[ir.TensorBox], dim: int = 0) -> ir.TensorBox:
     start = 0
     for part, length in zip(parts, lengths, strict=True):
         if not _zero(length):
-            copy_into(whole, aten.slice.Tensor, (dim, start, start + length), part)
+            copy_into(whole, lowerings[aten.slice.Tensor](whole, dim, start, start + length), part)
         start += length
-    return whole
+    return done(whole)
 
 
 def _skipped(x: ir.TensorBox) -> bool:
@@ -91,8 +99,8 @@ def _constant_pad(x: ir.TensorBox, padding: Sequence[Any], value: Any = 0) -> ir
     for dim, (before, _) in dims.items():
         start = most(before, 0)
         view = lowerings[aten.slice.Tensor](view, dim, start, start + x.get_size()[dim])
-    lowerings[aten.copy_.default](view, x)
-    return whole
+    copy_into(whole, view, x)
+    return done(whole)
 
 
 def _index_select(x: ir.TensorBox, dim: int, index: ir.TensorBox) -> ir.TensorBox:
