@@ -384,3 +384,17 @@ def test_what_is_put_together_and_then_written(whole: Callable[..., Any]) -> Non
     y = torch.tensor([1.0, 2.0, 3.0]).half()
     for one, two in zip(check(written, x.to("spyre"), y.to("spyre")), written(x, y), strict=True):
         assert torch.equal(one.cpu(), two)
+
+
+@pytest.mark.parametrize("start", [1, 2, 3])
+def test_rows_that_two_cores_write(start: int) -> None:
+    """Two rows on each core, and a second write one row further, which the next core does not see in its scratchpad."""
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        z = x.clone()
+        z[start:] += 1
+        return (z * 2).clamp(-1, 1)
+
+    x = torch.randint(-9, 9, (64, 3)).half() / 8
+    (found,) = check(written, x.to("spyre"))
+    assert torch.equal(found.cpu(), written(x))

@@ -7,6 +7,7 @@ cores that differ only in its digit do the same work, and each holds the result 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -109,7 +110,23 @@ def union(parts: Sequence[Part | None]) -> Part | None:
             return None
         extents = [max(e, c + n) for e, c, n in zip(extents, p.consts, p.extents, strict=True)]
     boxes = dict.fromkeys(tuple(zip(p.consts, p.extents, strict=True)) for p in parts if p is not None)
+    if len(boxes) > 1 and not _apart(first.cores, first.starts, tuple(boxes)):
+        return None
     return replace(first, consts=(0,) * len(extents), extents=tuple(extents), written=tuple(boxes))
+
+
+@functools.lru_cache(maxsize=4096)
+def _apart(cores: int, starts: tuple[Steps, ...], boxes: tuple[Box, ...]) -> bool:
+    """Does each element belong to one slice? Else what one core writes last, another holds as it was before."""
+    places = sorted({tuple(_start(steps, core) for steps in starts) for core in range(cores)})
+    if len(places) == 1:
+        return True
+    shifts = {tuple(b - a for a, b in zip(*pair, strict=True)) for pair in itertools.permutations(places, 2)}
+    return not any(
+        _common(one, tuple((at + by, n) for (at, n), by in zip(two, shift, strict=True)))
+        for one, two in itertools.combinations(boxes, 2)
+        for shift in shifts
+    )
 
 
 def holds(owner: Part, reader: Part) -> bool:
