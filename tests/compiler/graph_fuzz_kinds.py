@@ -8,6 +8,8 @@ rank      six to eight dims, sizes 0 and 1
 strided   inputs with strides and offsets of their own: gaps, stride 0, overlaps, channels_last
 aliased   inputs that share memory, writes through views, results that are views of inputs
 exported  `torch.export`, then run and compiled
+
+From `PARTS` on, `seed % 3` tells which of three more (graph_fuzz_parts.py).
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ from graph_fuzz_build import INTS, MOVE_RULES, RULES, WIDE_RULES, Builder, Rule,
 from graph_fuzz_program import FLOATS, FP8, Input, Program
 
 KINDS = ["plain", "lengths", "small", "rank", "strided", "aliased", "lengths", "exported"]
+PARTS = 200_000  # the first seed of the kinds that combine sizes that vary with shared memory
+PARTS_KINDS = ["parts", "shared", "sizes"]
 TINY = (torch.int8, torch.uint8, torch.int16)
-RULE_MODULES = ["graph_fuzz_ops", "graph_fuzz_moves", "graph_fuzz_wide", "graph_fuzz_lengths"]
+RULE_MODULES = ["graph_fuzz_ops", "graph_fuzz_moves", "graph_fuzz_wide", "graph_fuzz_lengths", "graph_fuzz_parts"]
 KIND_RULES: dict[str, list[tuple[float, Rule]]] = {kind: [] for kind in KINDS}
 
 
 def kind_of(seed: int) -> str:
-    return KINDS[seed % len(KINDS)]
+    kinds = KINDS if seed < PARTS else PARTS_KINDS
+    return kinds[seed % len(kinds)]
 
 
 def draw_wide(seed: int) -> Program:

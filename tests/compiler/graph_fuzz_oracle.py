@@ -122,6 +122,7 @@ class Lockstep(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
+        self.places: dict[int, torch.Tensor] = {}  # storage -> its elements that were written
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -130,16 +131,64 @@ class Lockstep(TorchDispatchMode):
         if name in UNCHECKED or not operands:
             return func(*args, **kwargs)
         call = Call(func, name, *tree_map(wide, promoted((args, kwargs))))
-        result = func(*args, **kwargs)
         written = [
             a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write
         ]
+        outs = [x for s in func._schema.arguments if s.is_out for x in tree_leaves(kwargs.get(s.name)) if on_card(x)]
+        around = Surroundings([x for x in tree_leaves((written, outs)) if on_card(x)])
+        result = func(*args, **kwargs)
         if written:
             call.check(written)
         else:
             call.check(result)
+        around.check(call, self.places)
         self.counts[name] += 1
         return result
+
+    def written(self, x: torch.Tensor) -> torch.Tensor:
+        """Where a tensor was written by a call under this mode, itself or a view of its memory."""
+        places = self.places.get(x.untyped_storage().data_ptr())
+        if places is None or not x.numel():
+            return torch.zeros(x.shape, dtype=torch.bool)
+        missing = max(reach(x) - len(places), 0)
+        return part_of(torch.cat([places, torch.zeros(missing, dtype=torch.bool)]), x)
+
+
+def reach(x: torch.Tensor) -> int:
+    """Elements of a storage from its begin to the last one of a tensor."""
+    return x.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+
+
+def part_of(places: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return places.as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+class Surroundings:
+    """What the tensors that a call writes are parts of, from before the call."""
+
+    def __init__(self, written: list[torch.Tensor]) -> None:
+        self.written = [x for x in written if x.numel()]
+        wholes = [x if x._base is None else x._base for x in self.written]
+        self.wholes = [(x, host_values(x)) for x in wholes]
+
+    def check(self, call: Call, places: dict[int, torch.Tensor]) -> None:
+        mine: dict[int, torch.Tensor] = {}
+        for x, (whole, _) in zip(self.written, self.wholes, strict=True):
+            storage, most = x.untyped_storage().data_ptr(), max(reach(x), reach(whole))
+            for table in (mine, places):
+                known = table.get(storage, torch.zeros(0, dtype=torch.bool))
+                missing = torch.zeros(max(most - len(known), 0), dtype=torch.bool)
+                table[storage] = torch.cat([known, missing])
+                part_of(table[storage], x).fill_(True)
+        for whole, before in self.wholes:
+            if whole.shape != before.shape:  # `out=` of another size
+                continue
+            kept = ~part_of(mine[whole.untyped_storage().data_ptr()], whole)
+            after = host_values(whole)
+            bad = kept & (after != before) & ~(after.isnan() & before.isnan())
+            if bad.any():
+                at = bad.nonzero()[0].tolist()
+                raise Mismatch("eager around", f"{call} changed {int(bad.sum())} elements that it does not write: {at}")
 
 
 class Call:

@@ -94,6 +94,7 @@ class Program:
     lengths: tuple[int, ...] = ()  # values of n that it is called with
     marked: bool = False  # varying dims are marked, else dynamic=True
     exported: bool = False
+    eager_only: bool = False
 
     def at(self, n: int) -> Program:
         return dataclasses.replace(self, inputs=tuple(x.at(n) for x in self.inputs))
@@ -116,6 +117,7 @@ class Program:
         lines = [f"# {x}" for x in self.inputs]
         flags = [f"{k}={v}" for k, v in self.knobs.items()]
         flags += ["sanitizer"] * self.sanitize + ["backward"] * self.backward + ["exported"] * self.exported
+        flags += ["eager only"] * self.eager_only
         flags += [f"n is {list(self.lengths)}{', marked' * self.marked}"] if self.lengths else []
         return "\n".join([*lines, f"# {', '.join(flags) or 'default knobs'}", self.source()])
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 from graph_fuzz_build import MOVE_RULES, RULES, WIDE, WIDE_RULES, draw_program
 from graph_fuzz_check import check
-from graph_fuzz_kinds import KIND_RULES, KINDS, kind_of
-from graph_fuzz_oracle import Call, Mismatch
+from graph_fuzz_kinds import KIND_RULES, KINDS, PARTS, PARTS_KINDS, kind_of
+from graph_fuzz_oracle import Call, Lockstep, Mismatch, Surroundings
 
 CHUNK = 10
 SEEDS = 2000
@@ -57,13 +57,25 @@ def test_random_graphs(first: int) -> None:
 
 def wide(kind: str, count: int, most: int = 30) -> list[int]:
     """The first seeds of a kind whose programs have at most so many statements."""
-    seeds = (s for s in itertools.count(WIDE) if kind_of(s) == kind and len(draw_program(s).steps) <= most)
+    first = WIDE if kind in KINDS else PARTS
+    seeds = (s for s in itertools.count(first) if kind_of(s) == kind and len(draw_program(s).steps) <= most)
     return [next(seeds) for _ in range(count)]
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
 def test_short_random_graphs_of_each_kind(kind: str) -> None:
     assert not fails(wide(kind, 3, 3))
+
+
+@pytest.mark.parametrize("kind", PARTS_KINDS)
+def test_short_random_graphs_of_parts_whose_size_varies(kind: str) -> None:
+    assert not fails(wide(kind, 2, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(PARTS, PARTS + 300, CHUNK))
+def test_random_graphs_of_parts_whose_size_varies(first: int) -> None:
+    assert not fails(list(range(first, first + CHUNK)))
 
 
 @pytest.mark.slow
@@ -92,7 +104,7 @@ def test_each_kind_draws_statements_that_compute_and_that_move() -> None:
     """A rule that is in no list is never drawn, and nothing fails."""
     draw_program(WIDE)
     assert len(RULES) > 10 and len(MOVE_RULES) > 5 and len(WIDE_RULES) > 5
-    assert all(KIND_RULES[kind] for kind in KINDS if kind not in ("plain", "exported"))
+    assert all(KIND_RULES[kind] for kind in [*KINDS, *PARTS_KINDS] if kind not in ("plain", "exported"))
     sources = [draw_program(s).source() for s in range(WIDE, WIDE + 200)]
     for text in ("permute(", "add_(", "index_select(", "softmax(", "@", "float8_e4m3fn", "out=", "n = a0.shape"):
         assert any(text in source for source in sources), text
@@ -111,3 +123,16 @@ def test_the_oracle_sees_wrong_results(wrong: object) -> None:
     Call(torch.ops.aten.mm.default, "mm", operands, {}).check(right)
     with pytest.raises(Mismatch):
         Call(torch.ops.aten.mm.default, "mm", operands, {}).check(wrong(right))  # type: ignore[operator]
+
+
+def test_the_oracle_sees_writes_around_a_part() -> None:
+    whole = torch.zeros(4, 40).half().to("spyre")
+    part, lockstep = whole[1:3, 5:9], Lockstep()
+    call = Call(torch.ops.aten.add_.Tensor, "add_", [part.cpu(), part.cpu()], {})
+    around = Surroundings([part])
+    part.fill_(1)
+    around.check(call, lockstep.places)
+    assert lockstep.written(whole).sum() == 8 and lockstep.written(whole)[1:3, 5:9].all()
+    whole[3, 0].fill_(1)
+    with pytest.raises(Mismatch, match="does not write"):
+        around.check(call, lockstep.places)
