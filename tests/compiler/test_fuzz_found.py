@@ -398,3 +398,20 @@ def test_rows_that_two_cores_write(start: int) -> None:
     x = torch.randint(-9, 9, (64, 3)).half() / 8
     (found,) = check(written, x.to("spyre"))
     assert torch.equal(found.cpu(), written(x))
+
+
+@pytest.mark.parametrize("cores", [5, 7])
+def test_strips_end_with_the_slice_of_a_core(cores: int) -> None:
+    """Rows are gathered in strips; the last one of a slice that strips do not divide went on into what lies behind."""
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        z = x * 2
+        y = z.roll(1, 0)
+        y[1:] += z[:-1]
+        return y
+
+    x = (torch.arange(4096)[:, None] % 61 + 64 * (torch.arange(512) // 64)).half()
+    with config.patch(sencores=cores):
+        found = torch.compile(written, dynamic=False, fullgraph=True)(x.to("spyre"))
+    wanted = written(x.float())
+    assert ((found.cpu().float() - wanted).abs() <= wanted.abs() * 2**-9).all()

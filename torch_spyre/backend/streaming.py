@@ -16,7 +16,7 @@ from typing import Any
 from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.affine import Affine, is_scratch, scratch_symbol
 from torch_spyre.backend.assembler import DimMap, Extent, Instruction, LayoutMap, Operand
-from torch_spyre.backend.isa import Space
+from torch_spyre.backend.isa import Sop, Space
 from torch_spyre.backend.scratch import Scratch
 from torch_spyre.backend.values import inputs_of, map_operands, outputs_of
 
@@ -62,7 +62,7 @@ def stream(
             continue
         body = _strips(instructions[run.start : run.stop], run, scratch, registers, height)
         instructions = [*instructions[: run.start], *body, *instructions[run.stop :]]
-        registers += 1
+        registers += sum(isinstance(inst, (asm.LoopInst, asm.SopInst)) for inst in body)
         position = run.start + len(body)
     return instructions, registers
 
@@ -219,12 +219,14 @@ def _height(run: _Run, scratch: Scratch, instructions: list[Instruction], room: 
 
 
 def _strips(body: list[Instruction], run: _Run, scratch: Scratch, register: int, height: int) -> list[Instruction]:
-    cap = run.extent.cap
+    cap, rows = run.extent.cap, run.extent.affine
+    result: list[Instruction] = []
+    if not rows.is_const and cap % height:  # the last strip ends with the slice, however much lies behind it
+        result.append(asm.SopInst(register, Sop.MIN, rows, Affine(cap), origin=body[0].origin))
+        rows, register = Affine.symbol(register), register + 1
     strip = Affine.symbol(register)
-    extent = Extent(run.extent.affine - strip * height, height)
-    result: list[Instruction] = [
-        asm.LoopInst(register, Affine(0), Affine(-(-cap // height)), 1, origin=body[0].origin),
-    ]
+    extent = Extent(rows - strip * height, height)
+    result.append(asm.LoopInst(register, Affine(0), Affine(-(-cap // height)), 1, origin=body[0].origin))
     for inst, dim in zip(body, run.dims, strict=True):
         result.append(_strip(inst, dim, run, strip, height, extent))
     result.append(asm.EndLoopInst())
