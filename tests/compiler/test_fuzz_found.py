@@ -415,3 +415,10 @@ def test_strips_end_with_the_slice_of_a_core(cores: int) -> None:
         found = torch.compile(written, dynamic=False, fullgraph=True)(x.to("spyre"))
     wanted = written(x.float())
     assert ((found.cpu().float() - wanted).abs() <= wanted.abs() * 2**-9).all()
+
+
+def test_tile_loops_that_cut_within_sticks() -> None:
+    x = torch.randn(1500, 333)
+    with config.patch(sencores=2):
+        found = torch.compile(lambda x: x.repeat(2, 1)[7:] + 1, dynamic=False, fullgraph=True)(x.to("spyre"))
+    assert torch.equal(found.cpu(), x.repeat(2, 1)[7:] + 1)

@@ -13,7 +13,7 @@ from torch_spyre._inductor.tilegraph.graph import Graph, Layout
 from torch_spyre.backend.assembler import Program
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.backend.isa import ScalarKind
-from torch_spyre.errors import InvalidProgram
+from torch_spyre.errors import InvalidProgram, UnsupportedOp
 from torch_spyre.ktir.emit import emit
 from torch_spyre.perf.timeline import estimate
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec
@@ -29,7 +29,22 @@ def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> CachedK
 
 
 def _fitting(graph: Graph, specs: Sequence[InputSpec]) -> tuple[Plan, Any, Any]:
-    """Plan, module and program. Where the back end needs more of LX than its share, the plan gets less of it."""
+    """Plan, module and program. A tile loop may cut an access where the back end cannot: then all temporaries go through
+    memory, and there are no such loops."""
+    try:
+        return _within_shares(graph, specs)
+    except UnsupportedOp as error:
+        if not knobs.get("lx_planning"):
+            raise
+        try:
+            with knobs.patch(lx_planning=False):
+                return _within_shares(graph, specs)
+        except (InvalidProgram, UnsupportedOp):
+            raise error from None
+
+
+def _within_shares(graph: Graph, specs: Sequence[InputSpec]) -> tuple[Plan, Any, Any]:
+    """Where the back end needs more of LX than its share, the plan gets less of it."""
     shares = [knobs.get("dxp_lx_frac_avail"), 0.4, 0.6, 0.8, 1.0]
     for share in sorted(s for s in shares if s >= shares[0]):
         try:
