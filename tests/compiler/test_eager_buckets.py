@@ -37,10 +37,8 @@ SHARED: dict[str, tuple[Make, Op]] = {
     "number": (lambda n: [half(3, n, 70)], lambda a: a * 1.5),
     "launch number": (lambda n: [half(n, 64), half(n, 64)], lambda a, b: torch.add(a, b, alpha=0.5)),
     "silu": (lambda n: [half(1, n, 128)], F.silu),
-    "cast": (lambda n: [half(2, n, 40)], lambda a: a.float()),
     "compare": (lambda n: [half(n, 64), half(n, 64)], torch.gt),
     "where": (lambda n: [half(n, 33) > 0, half(n, 33), half(n, 33)], torch.where),
-    "square mask": (lambda n: [half(2, n, n), half(n, n) > 0], lambda a, m: a.masked_fill(m, -2.0)),
     "triangle": (lambda n: [half(n, n)], torch.tril),
     "cat": (lambda n: [half(1, 2, n, 16), half(1, 2, 1, 16)], lambda a, b: torch.cat([a, b], -2)),
     "scores": (lambda n: [half(2, 2, 16), half(2, n, 16)], lambda q, k: torch.bmm(q, k.transpose(1, 2))),
@@ -64,6 +62,8 @@ PER_SIZE: dict[str, tuple[Make, Op]] = {
     "in place": (lambda n: [half(n, 64), half(n, 64)], lambda a, b: a.add_(b)),
     "out": (lambda n: [half(n, 64), half(n, 64)], lambda a, b: torch.mul(a, b, out=torch.empty_like(a))),
     "copy": (lambda n: [half(n, 64), half(n, 64)], lambda a, b: a.copy_(b)),
+    "cast": (lambda n: [half(2, n, 40)], lambda a: a.float()),
+    "square mask": (lambda n: [half(2, n, n), half(n, n) > 0], lambda a, m: a.masked_fill(m, -2.0)),
 }
 
 
