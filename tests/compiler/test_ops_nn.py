@@ -172,3 +172,14 @@ def test_maximum_pooling_of_whole_numbers(mode: str) -> None:
     """The neutral element of int64 has no place on the card; the values have."""
     values = torch.randint(-9, 9, (2, 3, 7, 8), generator=generator)
     check(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), values, mode=mode)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_batch_norm_of_no_batch(inference: bool) -> None:
+    module = nn.BatchNorm1d(9).to("spyre")
+    with torch.inference_mode(inference):
+        result = module(torch.randn(0, 9, 4, device="spyre"))
+    assert result.shape == (0, 9, 4) and module.running_var.cpu().tolist() == [1] * 9
+    if not inference:
+        result.sum().backward()
+        assert module.weight.grad.cpu().tolist() == [0] * 9

@@ -32,8 +32,23 @@ def _renorm(x: torch.Tensor, p: float, dim: int, maxnorm: float) -> torch.Tensor
     return (wide * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1.0)).to(x.dtype)
 
 
+def _batch_norm(x: torch.Tensor, weight: Any, bias: Any, *form: Any) -> Any:
+    """Of no elements: PyTorch's formula for a device makes the unused statistics of a float32 tensor in float64."""
+    if x.numel():
+        return torch.ops.aten._batch_norm_impl_index.default.decompose(x, weight, bias, *form)
+    result = x.clone()  # not a view, and in the graph of what made it
+    if weight is not None:
+        result = result * weight[0]
+    if bias is not None:
+        result = result + bias[0]
+    unused = torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
+    return result, unused, unused.clone(), torch.empty(0, dtype=torch.uint8, device=x.device), 0
+
+
 def register() -> None:
     """Called once, when the device is loaded."""
     _library.impl("prod", _prod, "AutogradPrivateUse1")
     _library.impl("renorm", _renorm, "AutogradPrivateUse1")
+    for key in ("PrivateUse1", "AutogradPrivateUse1"):  # the former alone in inference mode
+        _library.impl("_batch_norm_impl_index", _batch_norm, key)
     _library.impl("_efficientzerotensor", _zeros, "PrivateUse1")
