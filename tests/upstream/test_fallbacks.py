@@ -53,6 +53,15 @@ def test_refused_signature_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch
         x[:2].lgamma()
 
 
+def test_an_op_whose_result_is_no_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has nothing to plan: the compiler, which would look for a result in memory, is not asked."""
+    monkeypatch.setattr(fallbacks, "compile_op", None)
+    with torch.library._scoped_library("spyre_test", "FRAGMENT") as library:
+        library.define("counted(Tensor x) -> int")
+        library.impl("counted", lambda x: x.numel(), "CPU")
+        assert torch.ops.spyre_test.counted(card(1, 2)) == 2
+
+
 def test_device_ops_do_not_fall_back() -> None:
     x = card(1, 2, 3)
     (x + 1).relu().sum().item()

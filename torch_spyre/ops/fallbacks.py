@@ -127,7 +127,8 @@ def _without_compiler(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> s
     """Ops that never have a plan: the value of a result, or the draw of a generator, cannot be part of one."""
     if torch.Tag.nondeterministic_seeded in op.tags and op._schema.name.split("::")[-1] not in ON_CARD:
         return "random numbers of this distribution are drawn on the host"
-    if torch.Tag.data_dependent_output in op.tags:
+    returns = [str(r.type) for r in op._schema.returns]
+    if torch.Tag.data_dependent_output in op.tags or (returns and not any("Tensor" in r for r in returns)):
         return "its result is a number on the host"
     if not _card_tensors(args, kwargs):
         return "it makes a tensor from numbers alone"
