@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -217,3 +220,27 @@ def test_embedding_bag_gradient_by_frequency() -> None:
         want[row] += grad[bag].double() / sizes[bag] / indices.count(row)
     assert table.grad is not None
     torch.testing.assert_close(table.grad.cpu(), want.float())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        WINDOWS["avg2d"],
+        lambda x: F.avg_pool2d(x, 4),  # windows side by side
+        lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+        pytest.param(lambda x: F.adaptive_avg_pool3d(x, (1, 3, 4)), marks=slow),
+        pytest.param(lambda x: F.avg_pool3d(x, (1, 4, 5), (1, 2, 3), (0, 0, 2)), marks=slow),
+    ],
+)
+def test_an_infinite_gradient_stays_in_its_window(call: Callable[..., Any]) -> None:
+    x = floats(1, 1, 17, 19)
+    gradients = []
+    for device in ("cpu", "spyre"):
+        there = x.detach().to(device).requires_grad_()
+        result = call(there)
+        given = torch.ones(result.shape)
+        for place, value in enumerate((torch.inf, -torch.inf, torch.nan)):
+            given.view(-1)[5 * place] = value
+        result.backward(given.to(device))
+        gradients.append(there.grad.cpu())
+    torch.testing.assert_close(gradients[1], gradients[0], equal_nan=True)

@@ -15,11 +15,21 @@ import torch
 
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops import bags, grids, losses, optimisers, pooling, random, recurrent, repeated, resampling, scatters
+from torch_spyre.ops import (
+    bags,
+    grids,
+    losses,
+    optimisers,
+    pooling,
+    random,
+    recurrent,
+    repeated,
+    resampling,
+    scatters,
+)
 from torch_spyre.ops.attention import safe_softmax
 from torch_spyre.ops.convolution import convolution, convolution_backward
 from torch_spyre.ops.custom import matmul
-from torch_spyre.ops.resampling import along_last_dims, averages
 
 aten = torch.ops.aten
 Decomposition = Callable[..., Any]
@@ -185,48 +195,6 @@ def _cdist_backward(grad: Any, a: Any, b: Any, p: float, distance: Any) -> Any:
     return part.sum(-2)
 
 
-def _adaptive_avg_pool2d_backward(grad: Any, x: Any) -> Any:
-    rows, columns = (averages(grad.shape[d], x.shape[d], grad, grad.dtype) for d in (-2, -1))
-    return matmul(matmul(rows.t(), grad), columns)
-
-
-def _windows_1d(output: int, size: int, kernel: int, stride: int, pad: int, padded: bool, like: Any) -> Any:
-    """[output, size]: 1 / count of the window where it covers an element; `padded` counts the padding too."""
-    first = torch.arange(output, device=like.device).unsqueeze(-1) * stride - pad
-    end = torch.clamp(first + kernel, max=size + pad)
-    inside, last = torch.clamp(first, min=0), torch.clamp(end, max=size)
-    here = torch.arange(size, device=like.device)
-    count = end - first if padded else last - inside
-    return ((here >= inside) & (here < last)).to(torch.float32) / count.to(torch.float32)
-
-
-def _avg_pool2d_backward(
-    grad: Any, x: Any, kernel: Any, stride: Any, pad: Any, ceil_mode: bool, padded: bool, divisor: int | None
-) -> Any:
-    """The window's weight is a product of one along rows and one along columns."""
-    kernel, stride, pad = (([*v, *v] if len(v) == 1 else list(v)) for v in (kernel, stride or kernel, pad))
-    spread = []
-    for d in (0, 1):
-        size = (grad.shape[d - 2], x.shape[d - 2], kernel[d], stride[d], pad[d])
-        weights = _windows_1d(*size, padded, grad)
-        spread.append((weights > 0).to(torch.float32) if divisor else weights)
-    wide = matmul(matmul(spread[0].t(), grad.float()), spread[1])
-    return (wide / divisor if divisor else wide).to(grad.dtype)
-
-
-def _avg_pool3d_backward(
-    grad: Any, x: Any, kernel: Any, stride: Any, pad: Any, ceil_mode: bool, padded: bool, divisor: int | None
-) -> Any:
-    kernel, stride, pad = ((list(v) * 3 if len(v) == 1 else list(v)) for v in (kernel, stride or kernel, pad))
-    spread = []
-    for d in range(3):
-        size = (grad.shape[d - 3], x.shape[d - 3], kernel[d], stride[d], pad[d])
-        weights = _windows_1d(*size, padded, grad)
-        spread.append(((weights > 0).to(torch.float32) if divisor else weights).t())
-    wide = along_last_dims(grad.to(torch.float32), spread)
-    return (wide / divisor if divisor else wide).to(grad.dtype)
-
-
 def _addbmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """The sum over the batch is part of one product."""
     if not x.dtype.is_floating_point:
@@ -309,10 +277,7 @@ TABLE: dict[Any, Decomposition] = {
     aten.nanmedian.dim: _nanmedian,
     aten.nanmedian.default: _nanmedian_of_all,
     aten.linspace.default: _linspace,
-    aten.avg_pool2d_backward.default: _avg_pool2d_backward,
-    aten.avg_pool3d_backward.default: _avg_pool3d_backward,
     aten._cdist_backward.default: _cdist_backward,
-    aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool2d_backward,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
     aten.baddbmm.default: _baddbmm,

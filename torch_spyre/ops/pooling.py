@@ -15,6 +15,8 @@ import torch
 from torch._decomp import decompositions
 from torch._prims_common import suggest_memory_format
 
+from torch_spyre.ops.resampling import without_spreading
+
 aten = torch.ops.aten
 _WRITTEN_OUT = 25  # elements of a window that Inductor unrolls
 
@@ -95,7 +97,7 @@ def _cells(x: Any, dim: int, output: int) -> tuple[Any, Any, Any, int]:
 
 
 def _adaptive_average(x: Any, output_size: Sequence[int]) -> Any:
-    if not x.numel() or 0 in output_size or _unrolled(x, output_size):
+    if not x.numel() or 0 in output_size or (len(output_size) == 2 and _unrolled(x, output_size)):
         return NotImplemented
     total = x.to(torch.float32)
     for d, output in enumerate(output_size):
@@ -131,6 +133,69 @@ def _adaptive_maximum(x: Any, output_size: Sequence[int]) -> Any:
     return value, place
 
 
+# Gradients: each element gets a part of every window that covers it.
+
+
+def _average_backward(dims: int) -> Callable[..., Any]:
+    def backward(
+        grad: Any, x: Any, kernel: Any, stride: Any, pad: Any, ceil_mode: bool, padded: bool, divisor: int | None
+    ) -> Any:
+        if not grad.numel():
+            return torch.zeros_like(x)
+        kernel, stride, pad = (_each(v, dims) for v in (kernel, stride or kernel, pad))
+        outputs, sizes = grad.shape[-dims:], x.shape[-dims:]
+        count = torch.ones((), dtype=torch.float32, device=x.device)
+        for d in range(dims):
+            count = count.unsqueeze(-1) * _counts(outputs[d], sizes[d], kernel[d], stride[d], pad[d], padded, x)
+        parts = grad.to(torch.float32) / (divisor or count)
+        if kernel == stride and not any(pad):
+            return _repeated(parts, sizes, kernel).to(grad.dtype)
+        maps = []
+        for d in range(dims):
+            first = torch.arange(outputs[d], device=x.device) * stride[d] - pad[d]
+            maps.append(_covered(sizes[d], first, first + kernel[d]))
+        return without_spreading(parts, maps).to(grad.dtype)
+
+    return backward
+
+
+def _adaptive_average_backward(dims: int) -> Callable[..., Any]:
+    def backward(grad: Any, x: Any) -> Any:
+        if not grad.numel():
+            return torch.zeros_like(x)
+        outputs, sizes = grad.shape[-dims:], x.shape[-dims:]
+        parts, maps = grad.to(torch.float32), []
+        if all(n % out == 0 for n, out in zip(sizes, outputs, strict=True)):
+            kernel = [n // out for n, out in zip(sizes, outputs, strict=True)]
+            return _repeated(parts / math.prod(kernel), sizes, kernel).to(grad.dtype)
+        for d in range(dims):
+            cell = torch.arange(outputs[d], device=x.device)
+            first, end = cell * sizes[d] // outputs[d], ((cell + 1) * sizes[d] + outputs[d] - 1) // outputs[d]
+            parts = parts / (end - first).to(torch.float32).reshape(-1, *[1] * (dims - 1 - d))
+            maps.append(_covered(sizes[d], first, end))
+        return without_spreading(parts, maps).to(grad.dtype)
+
+    return backward
+
+
+def _covered(size: int, first: Any, end: Any) -> Any:
+    """[size, windows]: 1 where a window, from `first` to before `end`, covers an element."""
+    here = torch.arange(size, device=first.device).unsqueeze(-1)
+    return ((here >= first) & (here < end)).to(torch.float32)
+
+
+def _repeated(x: Any, sizes: Sequence[int], times: Sequence[int]) -> Any:
+    """Each element of the last dims so many times, then nothing more or zeros up to `sizes`."""
+    for d, (size, n) in enumerate(zip(sizes, times, strict=True)):
+        dim = x.dim() - len(sizes) + d
+        x = x.unsqueeze(dim + 1).expand(*x.shape[: dim + 1], n, *x.shape[dim + 1 :]).flatten(dim, dim + 1)
+        if x.shape[dim] > size:
+            x = x.narrow(dim, 0, size)
+        elif x.shape[dim] < size:
+            x = torch.constant_pad_nd(x, [*[0, 0] * (x.dim() - 1 - dim), 0, size - x.shape[dim]])
+    return x
+
+
 def _max_unpool2d(x: Any, indices: Any, output_size: Any) -> Any:
     """PyTorch's, in the memory format of its operand, as the CPU has it."""
     result = decompositions.max_unpool2d(x, indices, output_size)
@@ -141,7 +206,12 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.max_unpool2d.default: _max_unpool2d,
     aten.avg_pool2d.default: _average(2),
     aten.avg_pool3d.default: _average(3),
+    aten.avg_pool2d_backward.default: _average_backward(2),
+    aten.avg_pool3d_backward.default: _average_backward(3),
     aten._adaptive_avg_pool2d.default: _adaptive_average,
+    aten._adaptive_avg_pool3d.default: _adaptive_average,
+    aten._adaptive_avg_pool2d_backward.default: _adaptive_average_backward(2),
+    aten._adaptive_avg_pool3d_backward.default: _adaptive_average_backward(3),
     aten.adaptive_max_pool2d.default: _adaptive_maximum,
     aten.adaptive_max_pool3d.default: _adaptive_maximum,
 }

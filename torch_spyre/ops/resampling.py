@@ -7,6 +7,7 @@ product with the same weights; where each output has one source, a scatter that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,18 +18,13 @@ from torch_spyre.ops.custom import matmul
 aten = torch.ops.aten
 
 
-def averages(output: int, size: int, like: Any, dtype: torch.dtype) -> Any:
-    """[output, size]: the weight of each input element in each cell of an adaptive average pooling."""
-    cell = torch.arange(output, device=like.device).unsqueeze(-1)
-    first, end = cell * size // output, ((cell + 1) * size + output - 1) // output
-    here = torch.arange(size, device=like.device)
-    return ((here >= first) & (here < end)).to(dtype) / (end - first).to(dtype)
-
-
 def along_last_dims(x: Any, maps: Sequence[Any]) -> Any:
     """x with each of its last dims multiplied by a matrix [new, old]; sums and steps in fp32."""
     wide = x.to(torch.float32)
     for i, weights in enumerate(reversed(maps)):
+        if i == 1:
+            wide = matmul(weights, wide)
+            continue
         dim = wide.dim() - 1 - i
         moved = wide.movedim(dim, -1)
         wide = matmul(moved.reshape(1, -1, moved.shape[-1]), weights.t().unsqueeze(0))
@@ -36,14 +32,15 @@ def along_last_dims(x: Any, maps: Sequence[Any]) -> Any:
     return wide.to(x.dtype)
 
 
-def _adaptive_avg_pool3d(x: Any, output_size: Sequence[int]) -> Any:
-    pairs = zip(output_size, x.shape[-3:], strict=True)
-    return along_last_dims(x, [averages(out, size, x, torch.float32) for out, size in pairs])
-
-
-def _adaptive_avg_pool3d_backward(grad: Any, x: Any) -> Any:
-    pairs = zip(grad.shape[-3:], x.shape[-3:], strict=True)
-    return along_last_dims(grad, [averages(out, size, x, torch.float32).t() for out, size in pairs])
+def without_spreading(x: Any, maps: Sequence[Any]) -> Any:
+    """The same for weights of 0 and above: an infinite value or a NaN reaches only what it has a weight for, where
+    a product with 0 would carry it everywhere."""
+    wide = x.to(torch.float32)
+    infinite, nan = torch.isinf(wide), torch.isnan(wide)
+    parts = [torch.where(infinite | nan, 0.0, wide), (infinite & (wide > 0)) | nan, (infinite & (wide < 0)) | nan]
+    total, above, below = along_last_dims(torch.stack([p.to(torch.float32) for p in parts]), maps).unbind(0)
+    total = torch.where(above > 0, math.inf, total)
+    return torch.where(below > 0, torch.where(above > 0, math.nan, -math.inf), total).to(x.dtype)
 
 
 def _to_places(dims: int) -> Callable[..., Any]:
@@ -178,8 +175,6 @@ def _replication_backward(grad: Any, x: Any, padding: Sequence[int]) -> Any:
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
-    aten._adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
-    aten._adaptive_avg_pool3d_backward.default: _adaptive_avg_pool3d_backward,
     aten.adaptive_max_pool2d_backward.default: _to_places(2),
     aten.adaptive_max_pool3d_backward.default: _to_places(3),
     aten.max_pool2d_with_indices.default: _as_int32(aten.max_pool2d_with_indices.default),
