@@ -17,6 +17,7 @@ from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops import (
     bags,
+    fused_layers,
     grids,
     losses,
     optimisers,
@@ -259,6 +260,7 @@ def _round_decimals(x: Any, *, decimals: int = 0) -> Any:
 
 TABLE: dict[Any, Decomposition] = {
     **bags.TABLE,
+    **fused_layers.TABLE,
     **grids.TABLE,
     **losses.TABLE,
     **optimisers.DECOMPOSITIONS,
