@@ -26,6 +26,7 @@ def floats(*size: int) -> torch.Tensor:
 IMAGE, LINE = floats(2, 6, 9, 11), floats(2, 6, 20)
 Q, K, V = floats(2, 8, 5, 64), floats(2, 8, 7, 64), floats(2, 8, 7, 64)
 MASK = torch.rand(2, 1, 5, 7, generator=generator) > 0.3
+COUNTED = torch.tensor([[1, 2, 2], [4, 3, 2]])
 sdpa = F.scaled_dot_product_attention
 CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "conv2d": (lambda x, w, b: F.conv2d(x, w, b, padding=1), (IMAGE, floats(8, 6, 3, 3), floats(8))),
@@ -68,6 +69,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "mv": (torch.mv, (floats(5, 70), floats(70))),
     "cdist": (torch.cdist, (floats(5, 7), floats(4, 7))),
     "embedding_bag_of_one": (lambda w: F.embedding(torch.arange(4, device=w.device), w), (floats(9, 70),)),
+    "embedding_scaled_by_count": (
+        lambda w: F.embedding(COUNTED.to(w.device), w, padding_idx=1, scale_grad_by_freq=True),
+        (floats(9, 70),),
+    ),
     "cross_entropy": (
         lambda x: F.cross_entropy(x, torch.arange(5, device=x.device)),
         (floats(5, 10),),

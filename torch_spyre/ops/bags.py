@@ -88,11 +88,26 @@ def _backward(
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.to(torch.float32).unsqueeze(1)
     if scale_grad_by_freq:
-        seen = torch.zeros(num_weights, dtype=torch.int32, device=grad.device)
-        seen = aten.scatter_add(seen, 0, indices, torch.ones_like(indices, dtype=torch.int32))
-        rows = rows / seen[indices].unsqueeze(1).to(torch.float32)
+        rows = rows / _occurrences(indices, num_weights).unsqueeze(1)
     rows = torch.where((indices != padding_idx).unsqueeze(1), rows, 0.0)
     return aten.index_put(table, [indices], rows, True).to(grad.dtype)
+
+
+def _occurrences(indices: Any, num_weights: int) -> Any:
+    """How often the index of each place occurs among all."""
+    seen = torch.zeros(num_weights, dtype=torch.int32, device=indices.device)
+    seen = aten.scatter_add(seen, 0, indices, torch.ones_like(indices, dtype=torch.int32))
+    return seen[indices].to(torch.float32)
+
+
+def _embedding_backward(grad: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+    if not scale_grad_by_freq or not indices.numel():
+        return NotImplemented
+    places = indices.reshape(-1).to(torch.int64)
+    rows = grad.to(torch.float32).reshape(places.numel(), -1) / _occurrences(places, num_weights).unsqueeze(1)
+    rows = torch.where((places != padding_idx).unsqueeze(1), rows, 0.0)
+    table = torch.zeros((num_weights, rows.shape[1]), dtype=torch.float32, device=grad.device)
+    return aten.index_put(table, [places], rows, True).to(grad.dtype)
 
 
 def _weights_backward(
@@ -103,6 +118,7 @@ def _weights_backward(
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.embedding_dense_backward.default: _embedding_backward,
     aten._embedding_bag.default: _forward,
     aten._embedding_bag_forward_only.default: _forward,
     aten._embedding_bag_backward.default: _backward,
