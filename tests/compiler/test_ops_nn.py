@@ -73,6 +73,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         lambda w: F.embedding(COUNTED.to(w.device), w, padding_idx=1, scale_grad_by_freq=True),
         (floats(9, 70),),
     ),
+    "weight_norm": (torch._weight_norm, (floats(6, 4, 3), floats(6, 1, 1))),
+    "weight_norm_of_columns": (lambda v, g: torch._weight_norm(v, g, 1), (floats(6, 70), floats(1, 70))),
     "cross_entropy": (
         lambda x: F.cross_entropy(x, torch.arange(5, device=x.device)),
         (floats(5, 10),),

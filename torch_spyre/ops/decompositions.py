@@ -216,6 +216,15 @@ def _trilinear(
     return torch.einsum(f"{names[0]},{names[1]},{names[2]}->{names[3]}", i1, i2, i3)
 
 
+def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> Any:
+    """Of g * v / |v|, where norms are taken over all dims but one."""
+    others = [d for d in range(v.dim()) if d != dim % v.dim()]
+    direction, steps = v.to(torch.float32) / norms.to(torch.float32), grad.to(torch.float32)
+    along = (steps * direction).sum(others, keepdim=True)
+    turned = (steps - direction * along) * (g.to(torch.float32) / norms.to(torch.float32))
+    return turned.to(v.dtype), along.to(g.dtype)
+
+
 def _hardshrink_backward(grad: Any, x: Any, bound: float) -> Any:
     return torch.where((x >= -bound) & (x <= bound), 0, grad)
 
@@ -274,6 +283,7 @@ TABLE: dict[Any, Decomposition] = {
     aten.addbmm.default: _addbmm,
     aten.round.decimals: _round_decimals,
     aten._trilinear.default: _trilinear,
+    aten._weight_norm_interface_backward.default: _weight_norm_backward,
     aten.hardshrink_backward.default: _hardshrink_backward,
     aten.softshrink_backward.default: _hardshrink_backward,
     aten.nanmedian.dim: _nanmedian,
