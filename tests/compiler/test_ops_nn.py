@@ -27,6 +27,7 @@ IMAGE, LINE = floats(2, 6, 9, 11), floats(2, 6, 20)
 Q, K, V = floats(2, 8, 5, 64), floats(2, 8, 7, 64), floats(2, 8, 7, 64)
 MASK = torch.rand(2, 1, 5, 7, generator=generator) > 0.3
 COUNTED = torch.tensor([[1, 2, 2], [4, 3, 2]])
+CLASSES, WEIGHTS = torch.arange(15).reshape(5, 3) % 10, torch.arange(1, 11) / 8
 sdpa = F.scaled_dot_product_attention
 CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "conv2d": (lambda x, w, b: F.conv2d(x, w, b, padding=1), (IMAGE, floats(8, 6, 3, 3), floats(8))),
@@ -78,6 +79,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "cross_entropy": (
         lambda x: F.cross_entropy(x, torch.arange(5, device=x.device)),
         (floats(5, 10),),
+    ),
+    "cross_entropy_smoothed_and_weighted": (
+        lambda x: F.cross_entropy(x, CLASSES.to(x.device), WEIGHTS.to(x), ignore_index=2, label_smoothing=0.1),
+        (floats(5, 10, 3),),
     ),
     "conv_transpose1d_padded_beyond_the_stride": (
         lambda x, w: F.conv_transpose1d(x, w, stride=2, output_padding=2, dilation=3),

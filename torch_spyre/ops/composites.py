@@ -45,10 +45,35 @@ def _batch_norm(x: torch.Tensor, weight: Any, bias: Any, *form: Any) -> Any:
     return result, unused, unused.clone(), torch.empty(0, dtype=torch.uint8, device=x.device), 0
 
 
+def _cross_entropy(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """The mean of smoothed labels with weights: PyTorch's formula picks out the targets that are not ignored, so many
+    as there are."""
+    mean = 1
+    if weight is None or not label_smoothing or reduction != mean or target.is_floating_point():
+        form = (reduction, ignore_index, label_smoothing)
+        return torch.ops.aten.cross_entropy_loss.default.decompose(x, target, weight, *form)
+    classes = 0 if x.dim() == 1 else 1
+    logs = torch.log_softmax(x, classes)
+    loss = torch.nn.functional.nll_loss(logs, target, weight, ignore_index=ignore_index)
+    ignored = target == ignore_index
+    each = -(logs * weight.reshape([-1 if d == classes else 1 for d in range(x.dim())])).sum(classes)
+    total = torch.where(ignored, 0, weight[torch.where(ignored, 0, target)]).sum()
+    smooth = torch.where(ignored, 0, each).sum() / total
+    return (1 - label_smoothing) * loss + smooth * (label_smoothing / x.shape[classes])
+
+
 def register() -> None:
     """Called once, when the device is loaded."""
     _library.impl("prod", _prod, "AutogradPrivateUse1")
     _library.impl("renorm", _renorm, "AutogradPrivateUse1")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):  # the former alone in inference mode
         _library.impl("_batch_norm_impl_index", _batch_norm, key)
+        _library.impl("cross_entropy_loss", _cross_entropy, key)
     _library.impl("_efficientzerotensor", _zeros, "PrivateUse1")
