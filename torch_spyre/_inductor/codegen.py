@@ -9,7 +9,6 @@ are symbols is stored as a recipe for such graphs (`dynamic_recipe`).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.codegen.common import BackendFeature, DeviceOpOverrides
-from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, FusedSchedulerNode, OutputNode, SchedulerNode
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
@@ -37,7 +36,6 @@ class SpyreScheduling(BaseScheduling):
     def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)
         self.pending: list[SchedulerNode] = []
-        self.numbers = itertools.count()
 
     def get_backend_features(self, device: torch.device) -> OrderedSet[BackendFeature]:
         # Reductions stay whole: their order is part of the number format's contract.
@@ -69,7 +67,7 @@ class SpyreScheduling(BaseScheduling):
             return
         nodes, self.pending = self.pending, []
         wrapper = V.graph.wrapper_code
-        name = f"{DEVICE_NAME}_kernel_{next(self.numbers)}"
+        name = f"{DEVICE_NAME}_kernel_{wrapper.next_kernel_suffix()}"  # a branch's kernels share the module's names
         computed = []
         for node in nodes:
             assert isinstance(node.node, ir.ComputedBuffer)
@@ -152,23 +150,17 @@ def graph_buffer(name: str) -> tuple[torch.dtype, Sequence[Any], Sequence[Any], 
     return layout.dtype, layout.size, layout.stride, False
 
 
-class SpyreWrapperCodegen(PythonWrapperCodegen):
+class _HostCode(PythonWrapperCodegen):
     """Host code: the stock Python wrapper; kernels allocate their own results in the layout that was planned."""
 
-    @staticmethod
-    def create(
-        is_subgraph: bool, subgraph_name: str | None, parent_wrapper: Any, partition_signatures: Any = None
-    ) -> PythonWrapperCodegen:
-        if is_subgraph:
-            return PythonWrapperCodegen.create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures)
-        return SpyreWrapperCodegen()
-
     def push_codegened_graph(self, graph: Any) -> None:
-        """Inductor's order is final when it calls this, and nothing is written yet."""
-        nodes = ordering.in_few_runs(graph.scheduler.nodes)
-        if nodes != graph.scheduler.nodes:
-            graph.scheduler.nodes = nodes
-            graph.scheduler.compute_last_usage()
+        """Inductor's order is final when it calls this, and nothing is written yet. A branch or the body of a loop is
+        announced to its parent first, before it has an order."""
+        if graph.scheduler is not None:
+            nodes = ordering.in_few_runs(graph.scheduler.nodes)
+            if nodes != graph.scheduler.nodes:
+                graph.scheduler.nodes = nodes
+                graph.scheduler.compute_last_usage()
         super().push_codegened_graph(graph)
 
     def generate_fallback_kernel(self, node: ir.FallbackKernel) -> None:
@@ -177,6 +169,23 @@ class SpyreWrapperCodegen(PythonWrapperCodegen):
         if lines:
             self.writeline(f"{provenance.MARK}{lines}")
         super().generate_fallback_kernel(node)
+
+
+class SpyreSubgraphWrapperCodegen(_HostCode, SubgraphPythonWrapperCodegen):
+    """Host code of a branch of `torch.cond`, of the body of a loop or of a shared subgraph: a function of its own."""
+
+
+class SpyreWrapperCodegen(_HostCode):
+    """Host code of a graph."""
+
+    @staticmethod
+    def create(
+        is_subgraph: bool, subgraph_name: str | None, parent_wrapper: Any, partition_signatures: Any = None
+    ) -> PythonWrapperCodegen:
+        if is_subgraph:
+            assert subgraph_name is not None
+            return SpyreSubgraphWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
+        return SpyreWrapperCodegen()
 
 
 class SpyreDeviceOpOverrides(DeviceOpOverrides):
