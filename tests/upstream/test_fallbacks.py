@@ -195,3 +195,19 @@ def test_as_error_filter_does_not_lose_the_state() -> None:
 
 def test_the_compiler_is_reached_through_the_fallback() -> None:
     assert fallbacks.compile_op is eager.compile_op
+
+
+@pytest.mark.parametrize(
+    "call",
+    [torch.fft.rfft, lambda x: x.expand(3, 3).to_sparse_csr(), lambda x: torch.linalg.eigvals(x.expand(3, 3))],
+    ids=["complex", "sparse", "eigenvalues"],
+)
+def test_a_result_without_a_place_on_the_card_names_the_op(call) -> None:
+    with pytest.raises(UnsupportedOp, match=r"aten\._.*gives what cannot be on the card .*\.cpu\(\)"):
+        call(card(1, 2, 3))
+
+
+def test_an_op_without_an_abstract_form_runs_once() -> None:
+    torch.histogram(card(1, 2, 3), 2)
+    (row,) = torch_spyre.report()
+    assert row.calls == 1 and row.line.startswith(__file__)

@@ -51,8 +51,7 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     found = None if kin is None else kin.family.recall(kin.tensors, kin.call)
     if found is not None:
         return found
-    if threading.current_thread().name == _THREAD and op in _compiling:
-        # The trace calls the op on real tensors, because it does not know what the op returns.
+    if in_trace_of(op):
         raise _unsupported(op, "PyTorch has no abstract form of it")
     outcome: list[Any] = []
     chosen = {k.name: knobs.get(k.name) for k in knobs.TABLE if k.group == "compiler"}  # another thread has others
@@ -82,6 +81,11 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             eager_cache.store(entry, {"resize": place, "size": value.size, "stride": value.stride})
     _resize(value.target, value.size, value.stride)
     return "result", op(*args, **kwargs)
+
+
+def in_trace_of(op: Any) -> bool:
+    """Is this a call by the trace of the op itself, on real tensors, because it does not know what the op returns?"""
+    return threading.current_thread().name == _THREAD and op in _compiling
 
 
 def _tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:

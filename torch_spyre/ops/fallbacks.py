@@ -32,7 +32,7 @@ from torch_spyre._inductor.provenance import MARK
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp, first_line
 from torch_spyre.ops import dtypes
-from torch_spyre.ops.eager import _scalar_tensors, compile_op
+from torch_spyre.ops.eager import _scalar_tensors, compile_op, in_trace_of
 from torch_spyre.ops.random import ON_CARD
 
 _MAX_SIGNATURES = 16384  # a growing size (a cache, a loop counter) must not grow the table for ever
@@ -100,7 +100,7 @@ def compile_or_run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             return compile_op(op, args, kwargs)
         except Exception as error:
             cause = _cause(error)
-            if not isinstance(cause, UnsupportedOp) or not _enabled():
+            if not isinstance(cause, UnsupportedOp) or not _enabled() or in_trace_of(op):
                 raise cause from None
             reason = first_line(cause)
             _remember(signature, reason)
@@ -317,9 +317,21 @@ def _run(op: Any, args: Sequence[Any], kwargs: dict[str, Any], reason: str) -> A
         with _random_numbers(op, host):
             result = _HOST_FORMS.get(op, op)(*host.args, **host.kwargs)
         host.write_back(op)
-        moved = _map(host.back, result)
+        moved = _map(functools.partial(_back, op, host), result)
     _count(op, reason, host.moved_bytes)
     return moved
+
+
+def _back(op: Any, host: _Host, result: Any) -> Any:
+    """A result on the card, if the card can hold it."""
+    kept = not isinstance(result, torch.Tensor) or (result.layout == torch.strided and not result.is_quantized)
+    try:
+        if kept:
+            return host.back(result)
+        why = f"the card has no {'quantized tensors' if result.is_quantized else f'tensors of layout {result.layout}'}"
+    except UnsupportedOp as error:
+        why = first_line(error).split(";")[0]
+    raise UnsupportedOp(f"{op} gives what cannot be on the card ({why}): move its tensors with .cpu() to run it there")
 
 
 def _histc(x: torch.Tensor, *args: Any) -> torch.Tensor:
