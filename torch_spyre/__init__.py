@@ -39,13 +39,14 @@ def _autoload() -> None:
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
     from torch_spyre import _C, knobs, logging_config, patches
     from torch_spyre.device import api
-    from torch_spyre.ops import amp, attention, composites, fused_layers, grouped
+    from torch_spyre.ops import amp, attention, composites, dense_only, fused_layers, grouped
 
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()
     patches.apply_to_torch()
     attention.register()
     composites.register()
+    dense_only.register()
     fused_layers.register()
     grouped.register()
     amp.register()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 import io
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
 
+from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops import fallbacks
 
 
@@ -45,3 +47,21 @@ def test_weight_norm_stays_on_the_card(dtype: torch.dtype, dim: int) -> None:
         assert ours.grad is not None and theirs.grad is not None
         scale = theirs.grad.abs().max().item()
         torch.testing.assert_close(ours.grad.cpu().float(), theirs.grad, atol=error * scale, rtol=error)
+
+
+KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sparse": lambda x: torch.sparse_coo_tensor(torch.tensor([[0, 1, 1]], device="spyre"), x, (3,)),
+    "sparse moved": lambda x: torch.eye(3).to_sparse().to("spyre"),
+    "sparse csr moved": lambda x: torch.eye(3).to_sparse_csr().to("spyre") @ x,
+    "sparse on the host": lambda x: torch.sparse.mm(torch.eye(3).to_sparse(), x.reshape(3, 1)),
+    "quantized": lambda x: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8).to("spyre"),
+    "nested": lambda x: torch.nested.nested_tensor([x, x[:2]]).to_padded_tensor(0.0),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_tensors_that_the_card_has_not(kind: str) -> None:
+    with pytest.raises(UnsupportedOp) as refused, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        KINDS[kind](torch.ones(3, device="spyre"))
+    assert kind.split()[0] in str(refused.value) and len(str(refused.value)) < 300

@@ -56,7 +56,7 @@ HOST = (
     ),
     HostOps("refused: the card has no complex numbers", ("fft, stft, linalg_eig and everything complex",)),
     HostOps("refused: the card has no float64", ("everything in float64",)),
-    HostOps("refused: the card has dense tensors only", ("sparse, quantized and mkldnn tensors, and their ops",)),
+    HostOps("refused: the card has dense tensors only", ("sparse, quantized, nested strided tensors",)),
     HostOps("a recurrence over time with data-dependent lengths", ("_ctc_loss", "_pack_padded_sequence")),
     HostOps(
         "indices made from numbers alone: the host makes them once", ("tril_indices", "triu_indices"),
