@@ -51,7 +51,9 @@ PATCHED = frozenset(
         "torch.storage.TypedStorage.__reduce__",
         "torch.storage._StorageBase.__reduce__",
         "torch._inductor.fx_passes.fuse_attention._sfdp_params_check",
+        "torch._inductor.lowering.index_put_impl_",
         "torch._inductor.lowering.is_gpu",
+        "torch._inductor.lowering.scatter_fallback",
         "torch._inductor.scheduler.Scheduler.unfusable_node",
         "torch._logging._internal._parse_log_settings",
         "torch._tensor_str._tensor_str",
@@ -306,6 +308,49 @@ def _leave_fusion_to_the_planner() -> None:
     Scheduler.unfusable_node = unfusable_node
 
 
+def _scatters_in_a_fixed_order() -> None:
+    """With ``torch.use_deterministic_algorithms`` Inductor leaves scatters to kernels of the host. The card writes and
+    adds in a fixed order, so it takes them as ever.
+
+    Missing hook: a device's word that its scatters are deterministic.
+    """
+    from torch._inductor import lowering
+
+    index_put, scatter = lowering.index_put_impl_, lowering.scatter_fallback
+
+    def index_put_impl_(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _as_deterministic(index_put, self.get_device().type)(self, *args, **kwargs)
+
+    def scatter_fallback(op: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _as_deterministic(scatter, self.get_device().type)(op, self, *args, **kwargs)
+
+    lowering.index_put_impl_ = index_put_impl_
+    lowering.scatter_fallback = scatter_fallback
+
+
+_unasked = threading.local()
+
+
+def _as_deterministic(call: Callable[..., Any], device: str | None) -> Callable[..., Any]:
+    """The call, in which this thread hears that nobody asked for determinism: the device is deterministic anyway."""
+    asked = torch.are_deterministic_algorithms_enabled
+    if device != DEVICE_NAME or not asked():
+        return call
+
+    def answer() -> bool:
+        return not getattr(_unasked, "here", False) and torch._C._get_deterministic_algorithms()
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        _unasked.here = True
+        torch.are_deterministic_algorithms_enabled = answer
+        try:
+            return call(*args, **kwargs)
+        finally:
+            _unasked.here, torch.are_deterministic_algorithms_enabled = False, asked
+
+    return called
+
+
 def apply_to_torch() -> None:
     """When the device is registered. Nothing of Inductor is imported here."""
     _print_from_host()
@@ -328,6 +373,7 @@ def apply_to_inductor() -> None:
     _keep_attention()
     _results_on_the_card()
     _leave_fusion_to_the_planner()
+    _scatters_in_a_fixed_order()
 
 
 _finished(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -65,3 +65,26 @@ def test_kinds_of_tensors_that_the_card_has_not(kind: str) -> None:
         warnings.simplefilter("ignore")
         KINDS[kind](torch.ones(3, device="spyre"))
     assert kind.split()[0] in str(refused.value) and len(str(refused.value)) < 300
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_deterministic_scatters_stay_on_the_card(deterministic: None, compiled: bool) -> None:
+    def scatters(x: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> list[torch.Tensor]:
+        added = x.index_add(0, places, rows)
+        put = x.index_put((places,), rows, accumulate=True)
+        return [added, put, x.scatter_add(0, places.unsqueeze(1).expand(5, 37), rows), x.scatter(0, places[:, None], 7)]
+
+    x, places, rows = torch.rand(4, 37), torch.tensor([3, 0, 3, 1, 3]), torch.rand(5, 37)
+    with fallbacks.disabled():
+        run = torch.compile(scatters, fullgraph=True) if compiled else scatters
+        results = run(x.to("spyre"), places.to("spyre"), rows.to("spyre"))
+    assert torch.are_deterministic_algorithms_enabled()
+    for ours, theirs in zip(results, scatters(x, places, rows), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)
