@@ -88,3 +88,26 @@ def test_deterministic_scatters_stay_on_the_card(deterministic: None, compiled: 
     assert torch.are_deterministic_algorithms_enabled()
     for ours, theirs in zip(results, scatters(x, places, rows), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs)
+
+
+FORMULAS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rank": torch.linalg.matrix_rank,
+    "rank of a symmetric": lambda x: torch.linalg.matrix_rank(x @ x.T, hermitian=True),
+    "rank above": lambda x: torch.linalg.matrix_rank(x, atol=0.5, rtol=0.1),
+    "rank above a tensor": lambda x: torch.linalg.matrix_rank(x, torch.full((), 0.5, device=x.device)),
+    "ranks": lambda x: torch.linalg.matrix_rank(torch.stack([x, 0 * x])),
+    "pinverse": torch.pinverse,
+    "pinv": lambda x: torch.linalg.pinv(x @ x.T, 1e-3),
+    "pinv within bounds": lambda x: torch.linalg.pinv(x, atol=1.0),
+    "kaiser": lambda x: torch.kaiser_window(9, device=x.device),
+    "kaiser symmetric": lambda x: torch.kaiser_window(8, False, 3.0, device=x.device),
+    "kaiser of one": lambda x: torch.kaiser_window(1, device=x.device),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas_with_steps_in_float64(name: str) -> None:
+    x = torch.tensor([[2.0, 1.0, 0.5], [4.0, 2.0, 1.0], [0.0, 3.0, 1.0], [1.0, 1.0, 1.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(FORMULAS[name](x.to("spyre")).cpu(), FORMULAS[name](x), atol=1e-4, rtol=1e-4)

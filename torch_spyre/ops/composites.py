@@ -69,8 +69,57 @@ def _cross_entropy(
     return (1 - label_smoothing) * loss + smooth * (label_smoothing / x.shape[classes])
 
 
+def _kaiser_window(length: int, periodic: bool = True, beta: float = 12.0, **options: Any) -> torch.Tensor:
+    """PyTorch's own is a kernel without a dispatcher."""
+    device, dtype = options["device"], options.get("dtype") or torch.get_default_dtype()
+    steps = length if periodic and length > 1 else max(length - 1, 1)
+    place = torch.arange(length, dtype=torch.float32, device=device) * (2 / steps) - (1 if length > 1 else 0)
+    window = torch.i0(beta * (1 - place * place).clamp(min=0).sqrt()) / torch.i0(torch.full_like(place, beta))
+    return window.to(dtype)
+
+
+def _pinverse(x: torch.Tensor, rcond: float = 1e-15, hermitian: bool = False) -> torch.Tensor:
+    return _pinv(x, rtol=rcond, hermitian=hermitian)
+
+
+def _pinv(
+    x: torch.Tensor, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
+) -> torch.Tensor:
+    """With bounds in fp32: PyTorch makes float64 tensors of them."""
+    if rtol is None:
+        rtol = 0.0 if atol else torch.finfo(x.dtype).eps * max(x.shape[-2:])
+    bounds = [torch.full((), bound, device=x.device) for bound in (atol or 0.0, rtol)]
+    return torch.linalg.pinv(x, atol=bounds[0], rtol=bounds[1], hermitian=hermitian)
+
+
+def _rank(x: torch.Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> torch.Tensor:
+    """How many singular values exceed the bounds, which PyTorch makes float64 tensors of."""
+    sizes = torch.linalg.eigvalsh(x).abs() if hermitian else torch.linalg.svdvals(x)
+    if sizes.shape[-1] == 0:
+        return torch.zeros(sizes.shape[:-1], dtype=torch.int64, device=x.device)
+    absolute = torch.as_tensor(0.0 if atol is None else atol, device=x.device)
+    if rtol is None:
+        rtol = torch.where(absolute > 0, 0.0, torch.finfo(x.dtype).eps * max(x.shape[-2:]))
+    bound = torch.maximum(absolute.to(sizes.dtype), rtol * sizes.amax(-1))
+    return (sizes > bound.unsqueeze(-1)).sum(-1)
+
+
+def _rank_above(x: torch.Tensor, tol: Any, hermitian: bool = False) -> torch.Tensor:
+    return _rank(x, atol=tol, rtol=0.0, hermitian=hermitian)
+
+
 def register() -> None:
     """Called once, when the device is loaded."""
+    for window in ("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta"):
+        _library.impl(window, _kaiser_window, "PrivateUse1")
+    for key in ("PrivateUse1", "AutogradPrivateUse1"):
+        _library.impl("pinverse", _pinverse, key)
+        _library.impl("linalg_pinv", _pinverse, key)
+        _library.impl("linalg_pinv.atol_rtol_float", _pinv, key)
+        _library.impl("linalg_matrix_rank", _rank_above, key)
+        _library.impl("linalg_matrix_rank.tol_tensor", _rank_above, key)
+        _library.impl("linalg_matrix_rank.atol_rtol_float", _rank, key)
+        _library.impl("linalg_matrix_rank.atol_rtol_tensor", _rank, key)
     _library.impl("prod", _prod, "AutogradPrivateUse1")
     _library.impl("renorm", _renorm, "AutogradPrivateUse1")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):  # the former alone in inference mode
