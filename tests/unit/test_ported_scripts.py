@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import copy
 import io
+import signal
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops import fallbacks
+from torch_spyre.ops import eager, fallbacks
 
 
 def test_a_traced_function_is_checked_saved_and_loaded() -> None:
@@ -111,3 +115,23 @@ def test_formulas_with_steps_in_float64(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.testing.assert_close(FORMULAS[name](x.to("spyre")).cpu(), FORMULAS[name](x), atol=1e-4, rtol=1e-4)
+
+
+def test_an_interrupt_waits_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, through = eager._planned, []
+
+    def interrupted(*args: Any) -> Any:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.1)
+        plan = planned(*args)
+        through.append(args[0])
+        return plan
+
+    x = torch.ones(3, 41, device="spyre")
+    monkeypatch.setattr(eager, "_planned", interrupted)
+    monkeypatch.setattr(eager.eager_cache, "load", lambda entry: None)
+    with pytest.raises(KeyboardInterrupt):
+        torch.special.log1p(x)
+    assert through == [torch.ops.aten.log1p.default] and eager._compiling == []
+    monkeypatch.undo()
+    torch.testing.assert_close(torch.special.log1p(x).cpu(), torch.ones(3, 41).log1p())

@@ -65,10 +65,10 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
     with _one_at_a_time():
         _compiling.append(op)
-        thread = threading.Thread(target=work, name=_THREAD)
-        thread.start()
-        thread.join()
-        _compiling.pop()
+        try:
+            _wait_for(threading.Thread(target=work, name=_THREAD))
+        finally:
+            _compiling.pop()
     good, value = outcome[0]
     if good:
         return value
@@ -81,6 +81,19 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             eager_cache.store(entry, {"resize": place, "size": value.size, "stride": value.stride})
     _resize(value.target, value.size, value.stride)
     return "result", op(*args, **kwargs)
+
+
+def _wait_for(thread: threading.Thread) -> None:
+    """Runs a thread. An interrupt (Ctrl-C) is raised when the thread is through: it holds state of the compiler."""
+    interrupt, step = None, thread.start
+    while step == thread.start or thread.is_alive():
+        try:
+            step, now = thread.join, step
+            now()
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def in_trace_of(op: Any) -> bool:
