@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any
 
@@ -135,6 +136,14 @@ def _pickle_storages() -> None:
     pointer is no address."""
     for kind in (torch.storage.TypedStorage, torch.storage._StorageBase):
         _replace_reduce(kind)
+
+
+def _send_to_processes() -> None:
+    """torch.multiprocessing sends handles of memory. Missing hook: a device whose memory cannot be shared."""
+    storages = (torch.UntypedStorage, torch.storage.TypedStorage)
+    for kind in (torch.Tensor, torch.nn.Parameter, *storages):
+        original = ForkingPickler._extra_reducers[kind]  # type: ignore[attr-defined]
+        ForkingPickler.register(kind, serialization.copied_to_processes(original))
 
 
 def _replace_reduce(kind: Any) -> None:
@@ -359,6 +368,7 @@ def apply_to_torch() -> None:
     _empty_with_layout()
     _modules_in_matmul_layout()
     _pickle_storages()
+    _send_to_processes()
     _refuse_dlpack()
     _levels_in_torch_logs()
     _safetensors_onto_the_card()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -135,3 +137,16 @@ def test_an_interrupt_waits_for_the_compiler(monkeypatch: pytest.MonkeyPatch) ->
     assert through == [torch.ops.aten.log1p.default] and eager._compiling == []
     monkeypatch.undo()
     torch.testing.assert_close(torch.special.log1p(x).cpu(), torch.ones(3, 41).log1p())
+
+
+def test_tensors_sent_to_another_process_are_copies() -> None:
+    layer = torch.nn.Linear(3, 2).to("spyre")
+    for value in (torch.arange(6.0, device="spyre").view(2, 3).T, layer.weight, layer):
+        received = pickle.loads(bytes(ForkingPickler.dumps(value)))
+        assert type(received) is type(value)
+        ours, theirs = (list(v.parameters()) if isinstance(v, torch.nn.Module) else [v] for v in (received, value))
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.device == b.device and a.stride() == b.stride() and a.requires_grad == b.requires_grad
+            assert torch.equal(a.cpu(), b.cpu()) and a.data_ptr() != b.data_ptr()
+    with pytest.raises(RuntimeError, match="detach"):
+        ForkingPickler.dumps(layer.weight * 2)

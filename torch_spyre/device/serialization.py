@@ -29,6 +29,23 @@ def reduce_storage(storage: Any) -> tuple[Any, ...]:
     return torch.storage._load_from_bytes, (buffer.getvalue(),)
 
 
+def copied_to_processes(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """How torch.multiprocessing sends a tensor or storage, if it is not on the card: those on it are sent as copies,
+    because a card belongs to one process."""
+
+    def send(value: Any) -> Any:
+        untyped = getattr(value, "_untyped_storage", value)  # a typed one warns when it is asked for its device
+        if untyped.device.type != DEVICE_NAME:
+            return reduce(value)
+        if not isinstance(value, torch.Tensor):
+            return reduce_storage(value)
+        if value.requires_grad and not value.is_leaf:  # PyTorch's rule for every device
+            raise RuntimeError("a non-leaf tensor that requires grad cannot be sent to another process: detach() it")
+        return value.__reduce_ex__(2)
+
+    return send
+
+
 def refuse_dlpack(tensor: torch.Tensor) -> None:
     raise UnsupportedOp(
         f"DLPack cannot share a tensor on {tensor.device}: its memory holds card formats in sticks, at no host "
