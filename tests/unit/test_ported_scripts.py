@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_spyre.errors import UnsupportedOp
+from torch_spyre.errors import IndexOutOfRange, UnsupportedOp
 from torch_spyre.ops import eager, fallbacks
 
 
@@ -150,3 +150,27 @@ def test_tensors_sent_to_another_process_are_copies() -> None:
             assert torch.equal(a.cpu(), b.cpu()) and a.data_ptr() != b.data_ptr()
     with pytest.raises(RuntimeError, match="detach"):
         ForkingPickler.dumps(layer.weight * 2)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 5)], ids=str)
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_values_put_where_a_mask_says(shape: tuple[int, ...], accumulate: bool, compiled: bool) -> None:
+    """`x[mask] = values`: one row for all places, or a row for each."""
+    torch.manual_seed(0)
+    x, values = torch.rand(6, 5), torch.rand(3, *shape) if shape[:1] != (1,) else torch.rand(shape)
+    mask = torch.tensor([True, False, True, False, False, True])
+    x, mask = (x, mask) if shape != () else (x, x >= x.flatten().topk(3).values[-1])
+    run = torch.compile(torch.index_put, fullgraph=True, dynamic=False) if compiled else torch.index_put
+    with fallbacks.disabled():
+        result = run(x.to("spyre"), (mask.to("spyre"),), values.to("spyre"), accumulate=accumulate)
+    torch.testing.assert_close(result.cpu(), x.index_put((mask,), values, accumulate=accumulate))
+
+
+def test_too_few_values_for_a_mask() -> None:
+    x, mask = torch.zeros(4, device="spyre"), torch.tensor([True, True, True, False], device="spyre")
+    for count in (2, 4):
+        with pytest.raises(IndexOutOfRange, match="shape mismatch"):
+            x[mask] = torch.ones(count, device="spyre")
+            torch.spyre.synchronize()
+        torch.spyre.reset()

@@ -34,9 +34,26 @@ def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> A
             f"Index put requires the source and destination dtypes match, got {x.dtype} for the destination and "
             f"{values.dtype} for the source."
         )
+    if len(indices) == 1 and indices[0].dtype == torch.bool and values.numel() > 1:
+        return _put_where(x, indices[0], values, accumulate)
     if not accumulate or x.dtype not in _AS_INT32:
         return NotImplemented
     return _through_int32(x, values, lambda a, b: aten.index_put(a, indices, b, True))
+
+
+def _put_where(x: Any, mask: Any, values: Any, accumulate: bool) -> Any:
+    """``x[mask] = values``: the n-th place that is marked gets row n of the values, or all get the same row."""
+    rest = x.shape[mask.dim() :]
+    if mask.numel() == 0 or mask.shape != x.shape[: mask.dim()] or values.dim() > len(rest) + 1:
+        return NotImplemented
+    marked = mask.reshape(*mask.shape, *(1 for _ in rest))
+    if values.dim() == len(rest) + 1 and values.shape[0] != 1:
+        rows = mask.reshape(-1).to(torch.int32).cumsum(0, dtype=torch.int32)
+        message = "shape mismatch: a mask marks another number of places than there are values to put there"
+        aten._assert_async.msg(rows[-1] == values.shape[0], message)
+        place = torch.where(mask.reshape(-1), rows - 1, 0)
+        values = values.expand(values.shape[0], *rest)[place].reshape(x.shape)
+    return torch.where(marked, x + values if accumulate else values, x)
 
 
 def _scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
