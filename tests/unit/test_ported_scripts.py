@@ -174,3 +174,29 @@ def test_too_few_values_for_a_mask() -> None:
             x[mask] = torch.ones(count, device="spyre")
             torch.spyre.synchronize()
         torch.spyre.reset()
+
+
+QUANTIZERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tensor": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.07, 3, -8, 7),
+    "parameters": lambda x: torch.fake_quantize_per_tensor_affine(
+        x, torch.full((1,), 0.07, device=x.device), torch.full((1,), 3, dtype=torch.int32, device=x.device), -8, 7
+    ),
+    "channel": lambda x: torch.fake_quantize_per_channel_affine(
+        x, torch.tensor([0.1, 0.05, 0.2]).to(x.device), torch.tensor([0, 1, -2]).int().to(x.device), 0, -8, 7
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_simulated_quantization_stays_on_the_card(name: str) -> None:
+    torch.manual_seed(0)
+    host = torch.randn(3, 70).requires_grad_()
+    card = host.detach().to("spyre").requires_grad_()
+    with fallbacks.disabled():
+        ours = QUANTIZERS[name](card)
+        ours.pow(2).sum().backward()
+    theirs = QUANTIZERS[name](host)
+    theirs.pow(2).sum().backward()
+    torch.testing.assert_close(ours.cpu(), theirs)
+    assert card.grad is not None and host.grad is not None
+    torch.testing.assert_close(card.grad.cpu(), host.grad)

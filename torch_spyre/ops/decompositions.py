@@ -17,6 +17,7 @@ from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops import (
     bags,
+    fake_quantize,
     fused_layers,
     grids,
     losses,
@@ -269,6 +270,7 @@ def _round_decimals(x: Any, *, decimals: int = 0) -> Any:
 
 TABLE: dict[Any, Decomposition] = {
     **bags.TABLE,
+    **fake_quantize.TABLE,
     **fused_layers.TABLE,
     **grids.TABLE,
     **losses.TABLE,
