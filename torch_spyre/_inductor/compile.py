@@ -29,8 +29,8 @@ def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> CachedK
 
 
 def _fitting(graph: Graph, specs: Sequence[InputSpec]) -> tuple[Plan, Any, Any]:
-    """Plan, module and program. A tile loop may cut an access where the back end cannot: then all temporaries go through
-    memory, and there are no such loops."""
+    """Plan, module and program. A tile loop may cut an access where the back end cannot: then all temporaries go
+    through memory, and there are no such loops."""
     try:
         return _within_shares(graph, specs)
     except UnsupportedOp as error:
