@@ -50,6 +50,8 @@ PATCHED = frozenset(
         "torch.nn.Module.spyre",
         "torch.nn.Module.to",
         "torch.storage.TypedStorage.__reduce__",
+        "torch.storage.UntypedStorage._set_from_file",
+        "torch.storage.UntypedStorage._write_file",
         "torch.storage._StorageBase.__reduce__",
         "torch._inductor.fx_passes.fuse_attention._sfdp_params_check",
         "torch._inductor.lowering.index_put_impl_",
@@ -136,6 +138,25 @@ def _pickle_storages() -> None:
     pointer is no address."""
     for kind in (torch.storage.TypedStorage, torch.storage._StorageBase):
         _replace_reduce(kind)
+
+
+def _refuse_older_files() -> None:
+    """``torch.save(…, _use_new_zipfile_serialization=False)`` reads storages at their data pointer, and loading such a
+    file writes there. Missing hook: as above."""
+    for name in ("_write_file", "_set_from_file"):
+        _guard_older_files(name)
+
+
+def _guard_older_files(name: str) -> None:
+    original = getattr(torch.UntypedStorage, name)
+
+    @functools.wraps(original)
+    def on_host(self: torch.UntypedStorage, *args: Any) -> Any:
+        if self.device.type == DEVICE_NAME:
+            serialization.refuse_older_files()
+        return original(self, *args)
+
+    setattr(torch.UntypedStorage, name, on_host)
 
 
 def _send_to_processes() -> None:
@@ -368,6 +389,7 @@ def apply_to_torch() -> None:
     _empty_with_layout()
     _modules_in_matmul_layout()
     _pickle_storages()
+    _refuse_older_files()
     _send_to_processes()
     _refuse_dlpack()
     _levels_in_torch_logs()

@@ -130,6 +130,19 @@ def test_deepcopy_keeps_sharing_inside() -> None:
     assert b.cpu().count_nonzero() == 0
 
 
+def test_the_older_file_format_says_what_to_do() -> None:
+    file, host = io.BytesIO(), torch.ones(3)
+    with pytest.raises(UnsupportedOp, match="default format"):
+        torch.save(host.to("spyre"), file, _use_new_zipfile_serialization=False)
+    file = io.BytesIO()
+    torch.save(host, file, _use_new_zipfile_serialization=False)
+    file.seek(0)
+    with pytest.raises(UnsupportedOp, match='map_location="cpu"'):
+        torch.load(file, map_location="spyre")
+    file.seek(0)
+    assert torch.equal(torch.load(file, map_location="cpu"), host)
+
+
 def test_numpy_and_dlpack_say_what_to_do() -> None:
     x = torch.ones(3, device="spyre")
     for attempt in (x.numpy, lambda: np.asarray(x)):

@@ -29,6 +29,14 @@ def reduce_storage(storage: Any) -> tuple[Any, ...]:
     return torch.storage._load_from_bytes, (buffer.getvalue(),)
 
 
+def refuse_older_files() -> None:
+    raise UnsupportedOp(
+        "the file format before zip (torch.save with _use_new_zipfile_serialization=False) reads and writes memory at "
+        "host addresses, and tensors on the card have none: save with the default format or from .cpu(), and load "
+        'such a file with map_location="cpu"'
+    )
+
+
 def copied_to_processes(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """How torch.multiprocessing sends a tensor or storage, if it is not on the card: those on it are sent as copies,
     because a card belongs to one process."""
