@@ -143,6 +143,10 @@ Compiled ones are as Inductor has them on every device: it does not refuse all o
 Optimisers with `fused=True` take a step in one launch. `foreach` ones, which PyTorch prefers, launch each of their ten
 or so functions once for each tensor: launches are cheap, and programs for whole lists would be planned for each model.
 
+`torch.cond`, `while_loop` and `scan` in a compiled graph: the host reads the condition, branches and bodies run on the
+card. `torch.use_deterministic_algorithms(True)` changes nothing on the card, which adds and scatters in a fixed order;
+`torch.empty` is not filled.
+
 Activation checkpointing, eager and compiled, draws the same random numbers again in the backward pass. A compiled graph
 keeps the two words of each draw's key for it.
 """
