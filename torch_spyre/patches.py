@@ -46,7 +46,6 @@ PATCHED = frozenset(
         "torch.Tensor.device_tensor_layout",
         "torch.Tensor.to",
         "torch.amp.GradScaler.unscale_",
-        "torch.jit._trace._check_trace",
         "torch.nn.Module.spyre",
         "torch.nn.Module.to",
         "torch.storage.TypedStorage.__reduce__",
@@ -211,28 +210,6 @@ def _scale_of_gradients() -> None:
     torch.amp.GradScaler.unscale_ = amp.without_float64(torch.amp.GradScaler.unscale_)
 
 
-def _traces_compared_on_the_host() -> None:
-    """``torch.jit.trace`` checks its result in float64, except on one named device. Missing hook: as above. While such
-    a check runs, and outside of traces, `double` of a card tensor is on the host in that thread."""
-    original, double, checking = torch.jit._trace._check_trace, torch.Tensor.double, threading.local()
-
-    @functools.wraps(double)
-    def on_host(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        apart = getattr(checking, "here", False) and self.device.type == DEVICE_NAME and not torch.jit.is_tracing()
-        return double(self.cpu() if apart else self, *args, **kwargs)
-
-    @functools.wraps(original)
-    def check_trace(*args: Any, **kwargs: Any) -> Any:
-        checking.here, before = True, torch.Tensor.double
-        torch.Tensor.double = on_host
-        try:
-            return original(*args, **kwargs)
-        finally:
-            checking.here, torch.Tensor.double = False, before
-
-    torch.jit._trace._check_trace = check_trace
-
-
 def _generation_of_transformers() -> None:
     """transformers' `generate` lists devices too; what is missing there is said in models/hooks.py."""
 
@@ -395,7 +372,6 @@ def apply_to_torch() -> None:
     _levels_in_torch_logs()
     _safetensors_onto_the_card()
     _scale_of_gradients()
-    _traces_compared_on_the_host()
     _generation_of_transformers()
 
 
