@@ -145,7 +145,7 @@ or so functions once for each tensor: launches are cheap, and programs for whole
 
 `torch.cond`, `while_loop` and `scan` in a compiled graph: the host reads the condition, branches and bodies run on the
 card. `torch.use_deterministic_algorithms(True)` changes nothing on the card, which adds and scatters in a fixed order;
-`torch.empty` is not filled.
+`torch.empty` is not filled. `torch.jit.trace` needs ``check_trace=False``: its check converts results to float64.
 
 Activation checkpointing, eager and compiled, draws the same random numbers again in the backward pass. A compiled graph
 keeps the two words of each draw's key for it.
