@@ -147,6 +147,9 @@ or so functions once for each tensor: launches are cheap, and programs for whole
 card. `torch.use_deterministic_algorithms(True)` changes nothing on the card, which adds and scatters in a fixed order;
 `torch.empty` is not filled. `torch.jit.trace` needs ``check_trace=False``: its check converts results to float64.
 
+`nn.TransformerEncoder` in inference packs a padded batch into a nested tensor, which has no place on the card: there it
+stays padded, and what stands in the padding of its result is not 0. `mask_check=False`, which packs unasked, raises.
+
 Activation checkpointing, eager and compiled, draws the same random numbers again in the backward pass. A compiled graph
 keeps the two words of each draw's key for it.
 """
