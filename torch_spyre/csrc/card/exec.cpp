@@ -20,7 +20,7 @@ Executor::Executor() : cores_(kCores) {
       mmap(nullptr, kCores * kLxPitch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw Error("OutOfMemory", "cannot reserve 64 MiB for the scratchpads of a card");
   lx_ = static_cast<std::byte*>(p);
-  // What cores hold together exceeds the host's caches: huge pages let its prefetchers run on. A hint: its failure is none.
+  // Scratchpads exceed the host's caches: on huge pages its prefetchers run on. A hint, so its failure is none.
   madvise(lx_, kCores * kLxPitch, MADV_HUGEPAGE);
 }
 
