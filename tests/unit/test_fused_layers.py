@@ -33,6 +33,7 @@ def same(module: nn.Module, x: torch.Tensor, mode: str = "eager", copies: int = 
     expected = module(*[x] * copies, **masks)
     card: Any = copy.deepcopy(module).to("spyre")
     if mode == "compiled":
+        torch._dynamo.reset()
         card = torch.compile(card, backend="spyre", dynamic=False)
     there = x.to("spyre")
     on_card = {k: v.to("spyre") if isinstance(v, torch.Tensor) else v for k, v in masks.items()}

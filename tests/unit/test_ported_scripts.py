@@ -88,6 +88,7 @@ def test_deterministic_scatters_stay_on_the_card(deterministic: None, compiled: 
         return [added, put, x.scatter_add(0, places.unsqueeze(1).expand(5, 37), rows), x.scatter(0, places[:, None], 7)]
 
     x, places, rows = torch.rand(4, 37), torch.tensor([3, 0, 3, 1, 3]), torch.rand(5, 37)
+    torch._dynamo.reset()
     with fallbacks.disabled():
         run = torch.compile(scatters, fullgraph=True) if compiled else scatters
         results = run(x.to("spyre"), places.to("spyre"), rows.to("spyre"))
@@ -161,6 +162,7 @@ def test_values_put_where_a_mask_says(shape: tuple[int, ...], accumulate: bool, 
     x, values = torch.rand(6, 5), torch.rand(3, *shape) if shape[:1] != (1,) else torch.rand(shape)
     mask = torch.tensor([True, False, True, False, False, True])
     x, mask = (x, mask) if shape != () else (x, x >= x.flatten().topk(3).values[-1])
+    torch._dynamo.reset()  # all share the frame of index_put, which is compiled a few times only
     run = torch.compile(torch.index_put, fullgraph=True, dynamic=False) if compiled else torch.index_put
     with fallbacks.disabled():
         result = run(x.to("spyre"), (mask.to("spyre"),), values.to("spyre"), accumulate=accumulate)
