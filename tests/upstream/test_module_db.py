@@ -66,6 +66,8 @@ def test_module(name: str, dtype: str, mode: str) -> None:
             except Exception as error:
                 wrong.append(describe(error))
             checked += 1
+    if not checked:
+        pytest.skip(f"the CPU refuses every sample of {name} in {dtype}")
     gap = GAPS.get((name, mode))
-    assert bool(wrong) == bool(gap and checked), "\n".join(wrong) or f"no gap any more: {gap}"
+    assert bool(wrong) == bool(gap), "\n".join(wrong) or f"no gap any more: {gap}"
     assert {row.op for row in fallbacks.report()} <= HOST.get(name, set())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch_spyre.errors import InvalidProgram, UnsupportedOp
 from torch_spyre.ktir.emit import emit
 from torch_spyre.perf.timeline import estimate
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec
+
+log = logging.getLogger(__name__)
 
 
 def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> CachedKernel:
@@ -36,6 +39,7 @@ def _fitting(graph: Graph, specs: Sequence[InputSpec]) -> tuple[Plan, Any, Any]:
     except UnsupportedOp as error:
         if not knobs.get("lx_planning"):
             raise
+        log.info("planned again without temporaries in the scratchpads, because %s", error)
         try:
             with knobs.patch(lx_planning=False):
                 return _within_shares(graph, specs)
