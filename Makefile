@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make setup | models | demo | test | test-full | lint | bench | clean
+# make setup | models | demo | test | test-full | replay BASE=<commit> | lint | bench | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.setup-stamp
 CPP := $(shell find torch_spyre/csrc -name '*.cpp' -o -name '*.h')
 PYTEST := $(BIN)/python -m pytest -q -n 2
 
-.PHONY: setup build models demo test test-full lint bench clean
+.PHONY: setup build models demo test test-full replay lint bench clean
 
 setup: $(STAMP) build
 
@@ -36,6 +36,10 @@ test: models lint
 test-full: models lint
 	$(PYTEST) tests
 	$(BIN)/python tests/upstream/make_op_table.py
+
+# What BASE and this tree compile, program by program.
+replay: setup
+	$(BIN)/python tests/replay/replay.py $(or $(BASE),HEAD)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
