@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from torch_spyre import ktir
-from torch_spyre.errors import InvalidProgram
+from torch_spyre.errors import InvalidArgument, InvalidProgram
 
 PRELUDE = """
 #box = affine_set<(d0, d1) : (d0 >= 0, -d0 + 63 >= 0, d1 >= 0, -d1 + 127 >= 0)>
@@ -347,3 +349,43 @@ def test_importing_the_package_does_not_import_xdsl() -> None:
         "sys.exit(any(m.startswith('xdsl') for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+# Text of any depth and files of any kind
+
+
+def nested_loops(depth: int) -> str:
+    heads = "".join(f"scf.for %i{i} = %c0 to %c2 step %c1 {{\n" for i in range(depth))
+    constants = "".join(f"%c{i} = arith.constant {i} : index\n" for i in range(3))
+    return in_function(constants + heads + "}\n" * depth)
+
+
+def long_scalar(steps: int) -> str:
+    sums = "".join(f"%s{i + 1} = arith.addi %s{i}, %n : index\n" for i in range(steps))
+    view = VIEW.replace("%v =", "%w =").replace("%a", f"%s{steps}")
+    return in_function(f"%s0 = arith.constant 0 : index\n{sums}{view}")
+
+
+DEEP = {
+    "loops": nested_loops(5000),
+    "loops that parse": nested_loops(80),
+    "scalar": long_scalar(3000),
+    "parentheses": f"#m = affine_map<(d0) -> ({'(' * 3000}d0{')' * 3000})>\n{in_function(VIEW)}",
+    "attribute": in_function(VIEW).replace("grid = [4]", f"grid = [4], x = {'[' * 5000}{']' * 5000}"),
+    "type": in_function(VIEW).replace("%n: index", f"%n: {'tuple<' * 4000}index{'>' * 4000}"),
+    "aliases": "".join(f"#a{i} = [#a{i + 1}]\n" for i in range(3000))
+    + f"#a3000 = 1 : i32\n{in_function(VIEW).replace('grid = [4]', 'grid = [4], x = #a0')}",
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_depth_has_a_named_end(kind: str) -> None:
+    with pytest.raises(InvalidProgram):
+        ktir.load(DEEP[kind]).compile()
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.mlir")
+    for path in (tmp_path / "fifo.mlir", Path("/dev/zero"), tmp_path):
+        with pytest.raises(InvalidArgument, match="cannot read KTIR file"):
+            ktir.load(path)

@@ -7,6 +7,8 @@ Whole bundles: chains through LX and pool, symbolic addresses, loops. They run a
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,3 +239,42 @@ def test_files_of_a_bundle_read_back(tmp_path: Path) -> None:
         (tmp_path / "b" / name).write_text(text)
     again = load(tmp_path / "b")
     assert replace(again, name="a") == bundle
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def nested(path: Path) -> None:
+    path.write_text("[" * 100_000 + "]" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("sdsc_0.json", fifo),
+        ("sdsc_0.json", endless),
+        ("sdsc_0.json", nested),
+        ("bundle.mlir", fifo),
+        ("bundle.mlir", endless),
+        ("bundle.mlir", nested),
+    ],
+)
+def test_files_that_kill_or_hang_a_reader(name: str, spoil: Callable[[Path], None], tmp_path: Path) -> None:
+    folder = write_files(tmp_path / "a", softmax(True))
+    spoil(folder / name)
+    with pytest.raises(InvalidProgram):
+        load(folder)
+
+
+def test_loops_of_any_depth() -> None:
+    head, rest = looped(1, 4096).split("scf.for", 1)
+    deep = head + "scf.for %i_0 = %c0 to %c1 step %c1 {\n" * 3000 + "}\n" * 3000 + "scf.for" + rest
+    with pytest.raises(InvalidProgram, match="too deeply"):
+        parse_bundle(deep)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import struct
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -377,6 +380,56 @@ def test_damaged_files(folder: Path, pair: list[torch.Tensor]) -> None:
     (folder / "program.bin").unlink()
     (folder / "kernel.json").unlink()
     with pytest.raises(InvalidProgram, match=r"cannot read .*program\.bin"):
+        runtime.prepare_kernel(folder)
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def nested(path: Path) -> None:
+    path.write_text("[" * 100_000 + "]" * 100_000)
+
+
+def endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("name", ["kernel.json", "program.bin", "spyrecode.json"])
+@pytest.mark.parametrize("spoil", [fifo, nested, endless])
+def test_files_that_kill_or_hang_a_reader(folder: Path, name: str, spoil: Callable[[Path], None]) -> None:
+    spoil(folder / name)
+    with pytest.raises(InvalidProgram):
+        runtime.prepare_kernel(folder)
+    if name == "program.bin" and spoil is not nested:  # without kernel.json any bytes can be transferred
+        (folder / "kernel.json").unlink()
+        with pytest.raises(InvalidProgram):
+            runtime.prepare_kernel(folder)
+
+
+def test_numbers_out_of_reason(folder: Path, pair: list[torch.Tensor]) -> None:
+    digits = "9" * 100_000
+    with pytest.raises(InvalidProgram, match="decimal string of up to 19 digits"):
+        runtime.prepare_kernel(rewrite(folder, lambda p: p["JobPreparationPlan"][0]["properties"].update(size=digits)))
+    for change, text in (
+        ({"size": str(1 << 60)}, "exceeds a segment"),
+        ({"ishape": [digits]}, "decimal strings"),
+    ):
+        with pytest.raises(InvalidProgram, match=text):
+            spyrecode.parse(steps(command("ComputeOnHost", **(HOST | change))))
+    for constants in ([str(1 << 70)], ["x"], [None], 3):
+        with pytest.raises(InvalidProgram, match="senConstants"):
+            jobplan._constants({"senConstants": constants})
+
+
+def test_a_kernel_that_names_what_does_not_exist(folder: Path) -> None:
+    """Its checksum matches: somebody wrote it so."""
+    found = kernel()
+    output = replace(found.outputs[0], dtype="no_such_dtype")
+    cache.write(folder, replace(found, outputs=(output,)))
+    with pytest.raises(InvalidProgram, match="damaged"):
         runtime.prepare_kernel(folder)
 
 

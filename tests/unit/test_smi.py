@@ -6,17 +6,19 @@ spyre-smi: one process opens a card, this one looks at it; dead processes and fo
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from torch_spyre import files
 from torch_spyre.smi import cli, status
 
 CHILD = """
@@ -128,6 +130,79 @@ def test_foreign_and_stale_files(runtime_dir: Path) -> None:
     status.write(folder / f"{me}.json", record(me))
     assert [r["pid"] for r in status.processes()] == [me]
     assert oct(folder.stat().st_mode & 0o777) == "0o700"
+
+
+def link(path: Path) -> None:
+    (path.parent / "real").mkdir(mode=0o700)
+    path.symlink_to(path.parent / "real")
+
+
+def plain_file(path: Path) -> None:
+    path.touch(mode=0o600)
+
+
+def readable(path: Path) -> None:
+    path.mkdir(mode=0o755)
+
+
+def foreign(path: Path) -> None:
+    path.mkdir(mode=0o700)
+    os.chown(path, 12345, 12345)
+
+
+@pytest.mark.parametrize(
+    "make", [link, plain_file, readable, foreign] if os.geteuid() == 0 else [link, plain_file, readable]
+)
+def test_only_a_private_directory_of_this_user_counts(
+    make: Callable[[Path], None], runtime_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(runtime_dir)
+    for create in (False, True):
+        with pytest.raises(PermissionError, match=r"SPYRE_RUNTIME_DIR to a directory of your own with mode 0700"):
+            status.directory(create)
+    assert cli.main(["--json"]) == 1
+    assert str(runtime_dir) in capsys.readouterr().err
+    code = CHILD.replace("sys.stdin.readline()", "assert publish._path is None or not publish._path.exists()")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "spyre-smi will not see this process" in done.stderr
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def nested(path: Path) -> None:
+    path.write_text("[" * 100_000 + "]" * 100_000)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def incomplete(path: Path) -> None:
+    me = os.getpid()
+    path.write_text(json.dumps(record(me, cards=[{"device": 0}])))
+
+
+@pytest.mark.parametrize("make", [fifo, nested, endless, incomplete])
+def test_files_that_kill_or_hang_a_reader(make: Callable[[Path], None], runtime_dir: Path) -> None:
+    folder = status.directory(create=True)
+    me = os.getpid()
+    status.write(folder / f"{me}.json", record(me))
+    make(folder / "1.json")
+    assert [row["pid"] for row in cli.cards()] == [me]
+
+
+def test_a_failed_write_leaves_nothing(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        path.write_bytes(content[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = status.directory(create=True)
+    monkeypatch.setattr(files, "write_private", full)
+    with pytest.raises(OSError, match="No space"):
+        status.write(folder / "1.json", {})
+    assert list(folder.iterdir()) == []
 
 
 def test_rates_and_missing_counters() -> None:

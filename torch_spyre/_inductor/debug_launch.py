@@ -56,8 +56,9 @@ def _from_directories(graph_json: str, describe: Describe, plan: Callable[[str, 
 
 
 def _directory(graph_json: str, described: Sequence[tuple[Any, ...]]) -> Path:
-    folder = cache.folder_of(cache.key(graph_json, described))
-    if not folder.is_dir():
+    entry = cache.key(graph_json, described)
+    folder = cache.folder_of(entry)
+    if cache.load(entry) is None:
         raise InvalidArgument(
             f"DUMP_SPYRE_CODE: {folder} was not written; set SPYRE_CACHE_DIR to a writable directory, or unset it"
         )

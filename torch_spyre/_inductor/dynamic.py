@@ -136,7 +136,7 @@ class DynamicKernel:
         n = len(self.recipe.given)
         sizes = dict(zip(self.recipe.symbols, call.values.values(), strict=True))
         inputs = [describe_input(x) for x in args[:n]]
-        return to_launch_plan(exact(self.recipe, self.json, sizes, inputs))
+        return to_launch_plan(*exact(self.recipe, self.json, sizes, inputs))
 
     # Buckets
 
@@ -310,30 +310,36 @@ class DynamicKernel:
 
     def _loaded(self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]]) -> Variant:
         """Buffers are filled before they are put together only if the card misses that: rarely does anybody look."""
+        for filled in (False, True):
+            found = self._recalled(self._entry(space, shapes, inputs, filled))
+            if found is not None:
+                return found
         try:
             try:
-                made, scalars = self._compiled(space, shapes, inputs, filled=False)
-                return Variant(made, _C.Program.load(made.program), scalars)
+                return self._compiled(space, shapes, inputs, filled=False)
             except UninitializedRead:
-                made, scalars = self._compiled(space, shapes, inputs, filled=True)
-                return Variant(made, _C.Program.load(made.program), scalars)
+                return self._compiled(space, shapes, inputs, filled=True)
         except (InvalidProgram, UninitializedRead, UnsupportedOp) as error:
             raise NotBucketed(str(error)) from error
 
+    def _recalled(self, entry: cache.Key) -> Variant | None:
+        found = recalled(entry)
+        if found is None:
+            return None
+        kernel, program = found
+        first = len(self.recipe.given) + len(self.recipe.symbols)
+        codes = [json.loads(text) for _, text in kernel.inputs[first:]]
+        return Variant(kernel, program, tuple(decode_expr(c, {}) for c in codes))
+
     def _compiled(
         self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]], filled: bool
-    ) -> tuple[cache.CachedKernel, tuple[sympy.Expr, ...]]:
-        recipe, n = self.recipe, len(self.recipe.given)
-        symbols = [()] * len(recipe.symbols)
-        entry = self._entry(space, shapes, inputs, filled)
-        found = None if inspect.active() else cache.load(entry)
-        if found is not None:
-            codes = [json.loads(text) for _, text in found.inputs[n + len(symbols) :]]
-            return found, tuple(decode_expr(c, {}) for c in codes)
+    ) -> Variant:
         from torch_spyre._inductor.compile import compile_graph
         from torch_spyre._inductor.dynamic_buckets import bucketed
 
         assert self.joined is not None
+        recipe, n = self.recipe, len(self.recipe.given)
+        symbols = [()] * len(recipe.symbols)
         joined = {e: self._factors(e) for e in self.joined}
         graph, names, scalars = bucketed(recipe, space, shapes, joined, filled)
         order = {g.name: i for i, g in enumerate(recipe.given)}
@@ -342,9 +348,9 @@ class DynamicKernel:
         made = compile_graph(graph.to_json(), [inputs[i] if i < n else () for i in places])
         made = rebound(made, places)
         codes = [("size", json.dumps(plain(e))) for e in scalars.values()]
+        entry = self._entry(space, shapes, inputs, filled)
         entry.inputs = (*inputs, *symbols, *codes)
-        cache.store(entry, made)
-        return made, tuple(scalars.values())
+        return Variant(made, accepted(entry, made), tuple(scalars.values()))
 
     def _entry(
         self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]], filled: bool
@@ -387,17 +393,36 @@ def _exprs(codes: Sequence[Any]) -> list[sympy.Expr]:
 
 def exact(
     recipe: Recipe, recipe_json: str, sizes: Mapping[str, int], inputs: Sequence[tuple[Any, ...]]
-) -> cache.CachedKernel:
-    """The kernel for just these sizes and layouts, from the cache if possible."""
+) -> tuple[cache.CachedKernel, Any]:
+    """The kernel for just these sizes and layouts, from the cache if possible, and its program."""
     entry = cache.key(f"{recipe_json}{sorted(sizes.items())}", [*inputs, *(() for _ in sizes)])
+    found = recalled(entry)
+    if found is not None:
+        return found
+    from torch_spyre._inductor.compile import compile_graph
+
+    graph, order = instantiate(recipe, sizes)
+    made = rebound(compile_graph(graph.to_json(), [inputs[i] for i in order]), order)
+    return made, accepted(entry, made)
+
+
+def recalled(entry: cache.Key) -> tuple[cache.CachedKernel, Any] | None:
+    """A kernel of the program cache and its program; None if it must be compiled."""
     found = None if inspect.active() else cache.load(entry)
     if found is None:
-        from torch_spyre._inductor.compile import compile_graph
+        return None
+    try:
+        return found, _C.Program.load(found.program)
+    except Exception as error:  # an entry that the card accepted when it was stored
+        cache.discard(entry, error)
+        return None
 
-        graph, order = instantiate(recipe, sizes)
-        found = rebound(compile_graph(graph.to_json(), [inputs[i] for i in order]), order)
-        cache.store(entry, found)
-    return found
+
+def accepted(entry: cache.Key, made: cache.CachedKernel) -> Any:
+    """The program of a new kernel, which is stored only if the card takes it."""
+    program = _C.Program.load(made.program)
+    cache.store(entry, made)
+    return program
 
 
 def rebound(kernel: cache.CachedKernel, order: Sequence[int]) -> cache.CachedKernel:

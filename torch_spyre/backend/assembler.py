@@ -46,6 +46,7 @@ from torch_spyre.errors import InvalidProgram
 MAGIC = b"SPYP"
 VERSION = 3
 NO_ORIGIN = 0xFFFFFFFF
+_MAX_DURATION_NS = 86_400 * 10**9  # a day
 
 __all__ = [
     "MAGIC",
@@ -121,6 +122,8 @@ class ProgramBuilder:
             )
         if program.registers > 0xFFFF:
             raise InvalidProgram(f"a program has at most 65535 scalar registers, not {program.registers}")
+        if program.duration_ns > _MAX_DURATION_NS:
+            raise InvalidProgram(f"a launch of {program.duration_ns} ns; the device clock takes up to a day")
 
     def _head(self) -> bytes:
         program = self._program

@@ -96,9 +96,15 @@ def compile_module(
         names = [f.sym_name.data for f in functions]
         raise InvalidProgram(f"a program is one function; found {names or 'none'}, name the one to compile")
     arguments = _Arguments(functions[0].body.block.args, bind or {})
-    program, uses_memory = _compile(functions[0], arguments, options, eager_barriers=False)
-    if program.lx_bytes > LX_BYTES:
-        program, uses_memory = _compile(functions[0], arguments, options, eager_barriers=True)
+    try:
+        program, uses_memory = _compile(functions[0], arguments, options, eager_barriers=False)
+        if program.lx_bytes > LX_BYTES:
+            program, uses_memory = _compile(functions[0], arguments, options, eager_barriers=True)
+    except RecursionError:
+        name = functions[0].sym_name.data
+        raise InvalidProgram(
+            f"function {name} nests blocks too deeply, or computes a scalar in too many steps; write it in fewer"
+        ) from None
     if duration_ns is not None:
         program.duration_ns = duration_ns(program)
     binary = ProgramBuilder(program).build()

@@ -12,11 +12,14 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from torch_spyre import files
 from torch_spyre.backend.options import Options
 from torch_spyre.errors import InvalidArgument, InvalidProgram
 from torch_spyre.ktir import legality, tensor_tiles, text
 from torch_spyre.ktir.functions import Function
 from torch_spyre.ktir.narrow import narrow
+
+_MAX_FILE_BYTES = 64 << 20
 
 
 class KtirWarning(UserWarning):
@@ -26,14 +29,18 @@ class KtirWarning(UserWarning):
 def load(source: str | os.PathLike[str], options: Options) -> Module:
     """See `torch_spyre.ktir.load`."""
     content, name = _read(source)
-    parsed, notes = text.read_with_notes(content, name, options.strict)
-    text.verify(parsed)
-    legality.check(parsed, axis0_fastest=options.axis0_fastest)
-    tensor_tiles.rewrite(parsed)
-    narrow(parsed)
+    try:
+        parsed, notes = text.read_with_notes(content, name, options.strict)
+        text.verify(parsed)
+        legality.check(parsed, axis0_fastest=options.axis0_fastest)
+        tensor_tiles.rewrite(parsed)
+        narrow(parsed)
+        module = Module(parsed, name, options, tuple(notes))
+    except RecursionError as error:
+        raise InvalidProgram(f"{name} is nested too deeply, or a value of it takes too many steps") from error
     for note in notes:
         warnings.warn(note, KtirWarning, stacklevel=3)
-    return Module(parsed, name, options, tuple(notes))
+    return module
 
 
 def _read(source: str | os.PathLike[str]) -> tuple[str, str]:
@@ -41,11 +48,13 @@ def _read(source: str | os.PathLike[str]) -> tuple[str, str]:
         return source, "<ktir>"
     path = Path(source)
     try:
-        return path.read_text(encoding="utf-8"), str(path)
+        return files.read_bytes(path, _MAX_FILE_BYTES).decode("utf-8"), str(path)
     except OSError as error:
         raise InvalidArgument(f"cannot read KTIR file {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InvalidProgram(f"KTIR file {path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except ValueError as error:
+        raise InvalidArgument(f"cannot read KTIR file: {error}") from None
 
 
 class Module:

@@ -12,14 +12,14 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torch_spyre import _C, knobs
+from torch_spyre import _C, files, knobs
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.runtime import cache
 
@@ -27,6 +27,7 @@ log = logging.getLogger("torch_spyre.runtime")
 
 Record = dict[str, Any]
 _known: dict[Path, Record] = {}  # by file: with another cache directory nothing is known
+_BYTES = 64 << 20  # at most, of one entry
 _MOST = 16384  # a growing size must not grow the table for ever
 
 
@@ -86,7 +87,7 @@ def _describe(x: Any, sizes: bool = True) -> Any:
 
 
 def _file(entry: str) -> Path:
-    return Path(knobs.get("cache_dir")).expanduser() / "eager" / entry[:2] / f"{entry}.json"
+    return cache.root() / "eager" / entry[:2] / f"{entry}.json"
 
 
 def load(entry: str) -> Record | None:
@@ -94,29 +95,42 @@ def load(entry: str) -> Record | None:
     found = _known.get(file)
     if found is None:
         try:
-            found = json.loads(file.read_text())
+            if not cache.trusted(file):
+                return None
+            found = files.read_json(file, _BYTES, links=False)
             if found["sha256"] != _checksum(found):
                 raise ValueError("its checksum does not match")
+            if found["key"] != entry:
+                raise ValueError(f"it is the entry {found['key']!r:.80}")
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except files.DAMAGE as error:
             log.warning("eager cache entry %s is damaged (%s): compiling again", file, error)
-            file.unlink(missing_ok=True)
+            _remove(file)
             return None
         _remember(file, found)
     return found
 
 
+def _remove(file: Path) -> None:
+    """Whatever it is: another file, a folder, a FIFO."""
+    try:
+        file.unlink(missing_ok=True)
+    except OSError:
+        shutil.rmtree(file, ignore_errors=True)
+
+
 def store(entry: str, record: Record) -> None:
     """Best effort, whole files only."""
+    record["key"] = entry
     record["sha256"] = _checksum(record)
     file = _file(entry)
     _remember(file, record)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as partial:
-            partial.write(json.dumps(record))
-        os.replace(partial.name, file)
+        with cache.staged(file.parent) as staging:
+            if staging is not None:
+                files.write_private(staging / file.name, json.dumps(record).encode())
+                os.replace(staging / file.name, file)
     except OSError as error:
         log.info("eager cache entry %s cannot be written: %s", file, error)
 

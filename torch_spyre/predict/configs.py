@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch_spyre import files
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 
 
@@ -127,6 +127,7 @@ PUBLISHED: dict[str, ModelConfig] = {
 }
 
 _FAMILIES = "llama granite granitemoe mistral mixtral qwen2 qwen3 qwen3_moe phi3 gemma3_text gemma3".split()
+_MAX_FILE_BYTES = 16 << 20
 _WINDOWED = ("mistral", "mixtral", "phi3")  # a window that is given holds in every layer
 
 
@@ -145,9 +146,11 @@ def find(name: str) -> ModelConfig:
 
 def from_json(path: Path) -> ModelConfig:
     try:
-        data = json.loads(path.read_text())
-    except ValueError as e:
+        data = files.read_json(path, _MAX_FILE_BYTES)
+    except (OSError, ValueError) as e:
         raise InvalidArgument(f"{path} is not a config.json: {e}") from None
+    if not isinstance(data, dict):
+        raise InvalidArgument(f"{path} is not a config.json: it holds no object")
     data = {**data, **data.get("text_config", {})}
     kind = data.get("model_type", "")
     if kind not in _FAMILIES:

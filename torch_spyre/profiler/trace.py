@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import gzip
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch_spyre import files
 from torch_spyre.errors import InvalidArgument
 
 CORES_PID = 900_000  # of the cores of device 0: they are drawn as a process of their own
@@ -98,10 +98,10 @@ def load_json(path: str | Path) -> dict[str, Any]:
     """A trace file, plain or gzipped."""
     try:
         raw = Path(path).read_bytes()
-        data = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        data = files.parse_json(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
     except FileNotFoundError:
         raise InvalidArgument(f"{path}: no such trace") from None
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, EOFError) as e:
         raise InvalidArgument(f"{path} is not a Chrome trace: {e}") from None
     if isinstance(data, list):
         data = {"traceEvents": data}

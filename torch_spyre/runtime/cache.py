@@ -2,13 +2,14 @@
 """Program cache on disk, keyed by content.
 
 An entry is a folder ``<root>/<key[:2]>/<key>``, a SpyreCode directory that `prepare_kernel` takes too: `program.bin`,
-`kernel.json` (how to launch it, and the checksum of both) and `spyrecode.json`. Entries are written to a temporary
-folder and renamed, so that a reader sees all or nothing. An entry that does not check out is reported, removed and
-compiled again.
+`kernel.json` (its key, how to launch it, and the checksum of both) and `spyrecode.json`. Entries are written to a
+temporary folder in ``<root>/staging`` and renamed, so that a reader sees all or nothing. An entry that does not check
+out is reported, removed and compiled again. What another user may have written is not read at all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -16,16 +17,19 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch_spyre import knobs
+from torch_spyre import files, knobs
 from torch_spyre.runtime import spyrecode
 
 log = logging.getLogger("torch_spyre.runtime")
+
+_META_BYTES = 64 << 20  # at most, of kernel.json
+_PROGRAM_BYTES = 1 << 30  # at most, of program.bin
+_STAGING = "staging"
 
 
 @dataclass(frozen=True)
@@ -102,30 +106,56 @@ def _device() -> str:
     return "" if device is None or device.assumed() is None else repr(device.assumed())
 
 
+def root() -> Path:
+    return Path(knobs.get("cache_dir")).expanduser()
+
+
 def folder_of(entry: str) -> Path:
     """Where an entry lies, if it was stored."""
-    return Path(knobs.get("cache_dir")).expanduser() / entry[:2] / entry
+    return root() / entry[:2] / entry
+
+
+def trusted(path: Path) -> bool:
+    """Whether nobody else can have written what lies at a path below the root, nor any folder on the way to it."""
+    reason = files.distrust(root(), links=True)
+    for place in _way(path):
+        reason = reason or files.distrust(place)
+    if reason is not None:
+        _warn_untrusted(reason)
+    return reason is None
+
+
+def _way(path: Path) -> list[Path]:
+    """A path below the root, after the folders on the way to it."""
+    top = root()
+    parts = path.relative_to(top).parts
+    return [top.joinpath(*parts[: n + 1]) for n in range(len(parts))]
 
 
 def load(entry: str) -> CachedKernel | None:
     folder = folder_of(entry)
     try:
-        found = read(folder)
+        if not all(trusted(folder / name) for name in ("kernel.json", "program.bin")):
+            return None
+        found = read(folder, entry)
         log.debug("found %s in %s", found.name, folder)
         return found
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except files.DAMAGE as error:
         discard(entry, error)
         return None
 
 
-def read(folder: Path) -> CachedKernel:
-    """The kernel of a directory; ValueError, KeyError, TypeError or AttributeError if it is damaged."""
-    meta = json.loads((folder / "kernel.json").read_text())
-    program = (folder / "program.bin").read_bytes()
+def read(folder: Path, entry: str | None = None) -> CachedKernel:
+    """The kernel of a directory, which may be anywhere, or of an entry of the cache; one of `files.DAMAGE` if it is
+    damaged, or if it is another entry."""
+    meta = files.read_json(folder / "kernel.json", _META_BYTES, links=entry is None)
+    program = files.read_bytes(folder / "program.bin", _PROGRAM_BYTES, links=entry is None)
     if meta.pop("sha256") != _checksum(meta, program):
         raise ValueError("its checksum does not match")
+    if entry is not None and meta["key"] != entry:
+        raise ValueError(f"it is the entry {meta['key']!r:.80}")
     return CachedKernel(
         meta["name"],
         program,
@@ -137,14 +167,14 @@ def read(folder: Path) -> CachedKernel:
     )
 
 
-def write(folder: Path, kernel: CachedKernel) -> None:
+def write(folder: Path, kernel: CachedKernel, entry: str = "") -> None:
     """Fills an existing folder."""
-    meta = asdict(kernel)
+    meta = asdict(kernel) | {"key": str(entry)}
     program = meta.pop("program")
     meta["sha256"] = _checksum(meta, program)
-    (folder / "program.bin").write_bytes(program)
-    (folder / "kernel.json").write_text(json.dumps(meta))
-    (folder / spyrecode.FILE).write_text(json.dumps(spyrecode.program_plan(len(program))))
+    files.write_private(folder / "program.bin", program)
+    files.write_private(folder / "kernel.json", json.dumps(meta).encode())
+    files.write_private(folder / spyrecode.FILE, json.dumps(spyrecode.program_plan(len(program))).encode())
 
 
 def discard(entry: str, reason: object) -> None:
@@ -167,19 +197,48 @@ def store(entry: str, kernel: CachedKernel) -> None:
     """Best effort: a cache that cannot be written costs time, not correctness."""
     folder = folder_of(entry)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=folder.parent))
-        write(staging, replace(kernel, inputs=entry.inputs) if isinstance(entry, Key) else kernel)
-        try:
-            os.replace(staging, folder)
-        except OSError:  # another process wrote the same entry first
-            shutil.rmtree(staging, ignore_errors=True)
+        with staged(folder.parent) as staging:
+            if staging is None:
+                return
+            write(staging, replace(kernel, inputs=entry.inputs) if isinstance(entry, Key) else kernel, entry)
+            with contextlib.suppress(OSError):  # another process wrote the same entry first
+                os.replace(staging, folder)
         log.info("stored %s: %d bytes of program in %s", kernel.name, len(kernel.program), folder)
     except OSError as error:
         _warn_unwritable(str(knobs.get("cache_dir")), error.strerror or str(error))
+
+
+@contextlib.contextmanager
+def staged(folder: Path) -> Iterator[Path | None]:
+    """A temporary folder for what is then moved into a folder of the cache, which is made; None if that is not ours."""
+    top = root()
+    top.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for place in _way(folder):
+        place.mkdir(mode=0o700, exist_ok=True)
+    if not trusted(folder) or not trusted(top / _STAGING):
+        yield None
+        return
+    _sweep(top / _STAGING)
+    with files.staging(top / _STAGING) as made:
+        yield made
+
+
+@functools.cache
+def _sweep(folder: Path) -> None:
+    """Once per process."""
+    files.sweep(folder)
 
 
 @functools.cache
 def _warn_unwritable(root: str, reason: str) -> None:
     """Once per reason: every kernel would say the same."""
     log.warning("program cache %s cannot be written: %s; set SPYRE_CACHE_DIR to a writable directory", root, reason)
+
+
+@functools.cache
+def _warn_untrusted(reason: str) -> None:
+    log.warning(
+        "program cache not used: %s, and a program in it may be anybody's; compiling without it. Set SPYRE_CACHE_DIR "
+        "to a directory of your own, or take the cache over: chown -R it to yourself and chmod -R go-w",
+        reason,
+    )

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torch_spyre import _C
+from torch_spyre import _C, files
 from torch_spyre.constants import DEVICE_NAME, STICK_BYTES
 from torch_spyre.errors import InvalidArgument, InvalidProgram, UnsupportedOp
 from torch_spyre.runtime import cache, spyrecode
@@ -116,7 +116,10 @@ class JobPlan:
 
     def _runner(self, binary: bytes) -> _Runner:
         if binary not in self._runners:
-            self._runners[binary] = _make_runner(self.name, binary, self.kernel)
+            try:
+                self._runners[binary] = _make_runner(self.name, binary, self.kernel)
+            except (AttributeError, TypeError) as error:
+                raise InvalidProgram(f"{self.name}: kernel.json is damaged: {error}; compile it again") from error
         return self._runners[binary]
 
     # -- launch
@@ -221,8 +224,13 @@ def _constants(hcm: dict[str, Any]) -> bytes:
     if hcm.get("vdci"):
         raise UnsupportedOp(f"ComputeOnHost with a data conversion (vdci {hcm['vdci']!r}); only an empty one is known")
     constants = hcm.get("senConstants") or []
-    values = list(constants.values()) if isinstance(constants, dict) else list(constants)
-    return b"".join(int(v).to_bytes(_WORD_BYTES, "little", signed=True) for v in values)
+    try:
+        values = list(constants.values()) if isinstance(constants, dict) else list(constants)
+        return b"".join(int(v).to_bytes(_WORD_BYTES, "little", signed=True) for v in values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidProgram(
+            f"ComputeOnHost: senConstants {constants!r:.80} are not 64-bit integers: {error}"
+        ) from None
 
 
 def _device_bytes(size: int, device: int) -> torch.Tensor:
@@ -243,12 +251,14 @@ def _as_tensor(data: bytes) -> torch.Tensor:
 
 def _content(path: Path, size: int) -> bytes:
     try:
-        content = path.read_bytes()
+        with files.opened(path) as (file, status):
+            if status.st_size < size:
+                raise InvalidProgram(f"InitTransfer: {path} has {status.st_size} bytes, {size} are to be transferred")
+            return file.read(size)
     except OSError as error:
         raise InvalidProgram(f"InitTransfer: cannot read {path}: {error.strerror}") from None
-    if len(content) < size:
-        raise InvalidProgram(f"InitTransfer: {path} has {len(content)} bytes, {size} are to be transferred")
-    return content[:size]
+    except ValueError as error:
+        raise InvalidProgram(f"InitTransfer: {error}") from None
 
 
 def _kernel_of(folder: Path) -> cache.CachedKernel | None:
@@ -257,7 +267,7 @@ def _kernel_of(folder: Path) -> cache.CachedKernel | None:
         return None
     try:
         return cache.read(folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except files.DAMAGE as error:
         raise InvalidProgram(f"{folder} is damaged: {error}; compile the kernel again") from error
 
 

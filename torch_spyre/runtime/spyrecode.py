@@ -10,15 +10,16 @@ ComputeOnDevice runs, and `kernel.json`, which says how tensors bind to the prog
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch_spyre import files
 from torch_spyre.constants import DATA_SEGMENTS, SEGMENT_BYTES, STICK_BYTES
 from torch_spyre.errors import InvalidProgram
 
 FILE = "spyrecode.json"
+_FILE_BYTES = 64 << 20  # at most
 PROGRAM_BASE = DATA_SEGMENTS * SEGMENT_BYTES
 PROGRAM_LIMIT = PROGRAM_BASE + SEGMENT_BYTES
 
@@ -103,11 +104,13 @@ def read(directory: str | Path) -> SpyreCode:
     if not folder.is_dir():
         raise InvalidProgram(f"SpyreCode directory does not exist: {folder}")
     file = folder / FILE
-    if not file.is_file():
+    if not file.exists():
         raise InvalidProgram(f"spyrecode.json not found in {folder}")
     try:
-        plan = json.loads(file.read_text())
-    except ValueError as error:
+        plan = files.read_json(file, _FILE_BYTES)
+    except OSError as error:
+        raise InvalidProgram(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, MemoryError) as error:
         raise InvalidProgram(f"{file} is not JSON: {error}") from None
     return parse(plan)
 
@@ -154,9 +157,13 @@ def _get(command: str, properties: dict[str, Any], name: str) -> Any:
 
 def _number(command: str, properties: dict[str, Any], name: str) -> int:
     value = _get(command, properties, name)
-    if not isinstance(value, str) or not value.isascii() or not value.isdigit():
-        raise InvalidProgram(f"{command} '{name}' must be a decimal string, got {value!r}")
+    if not isinstance(value, str) or not _is_number(value):
+        raise InvalidProgram(f"{command} '{name}' must be a decimal string of up to 19 digits, got {value!r:.80}")
     return int(value)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 def _text(command: str, properties: dict[str, Any], name: str) -> str:
@@ -218,8 +225,8 @@ def _host_compute(properties: dict[str, Any], buffers: dict[str, int]) -> HostCo
         raise InvalidProgram("ComputeOnHost 'ishape' must be an array")
     if not all(isinstance(x, str) for x in shape):
         raise InvalidProgram("ComputeOnHost 'ishape' elements must be strings")
-    if not all(x.isascii() and x.isdigit() for x in shape):
-        raise InvalidProgram(f"ComputeOnHost 'ishape' elements must be decimal strings, got {shape}")
+    if not all(map(_is_number, shape)):
+        raise InvalidProgram(f"ComputeOnHost 'ishape' elements must be decimal strings, got {shape!s:.80}")
     hcm = properties["hcm"]
     if not isinstance(hcm, dict):
         raise InvalidProgram(f"ComputeOnHost 'hcm' must be an object with vdci and senConstants, got {hcm!r}")
@@ -227,6 +234,8 @@ def _host_compute(properties: dict[str, Any], buffers: dict[str, int]) -> HostCo
     if ihandle and ihandle not in buffers:
         raise InvalidProgram(f"ihandle '{ihandle}' not found in pinned buffer map")
     ohandle, size = _text(name, properties, "ohandle"), _number(name, properties, "size")
+    if size > SEGMENT_BYTES:
+        raise InvalidProgram(f"ComputeOnHost 'size' {size} exceeds a segment of {SEGMENT_BYTES} bytes")
     buffers[ohandle] = max(size, buffers.get(ohandle, 0))
     return HostCompute(ohandle, size, tuple(int(x) for x in shape), ihandle, hcm)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torch_spyre import files
 from torch_spyre.constants import CORES, DATA_SEGMENTS, SEGMENT_BYTES
 from torch_spyre.errors import InvalidProgram
 from torch_spyre.ktir.tileops import Kernel
@@ -105,11 +106,11 @@ def load_directory(path: Path) -> Bundle:
     if not text.is_file():
         raise InvalidProgram(f"Bundle not found: {text}; expected a directory with bundle.mlir and sdsc_<i>.json")
     parsed = parse_bundle(_read(text))
-    files = list(dict.fromkeys(e.file for e in parsed.executions))
-    missing = [f for f in files if not (path / f).is_file()]
+    names = list(dict.fromkeys(e.file for e in parsed.executions))
+    missing = [f for f in names if not (path / f).is_file()]
     if missing:
         raise InvalidProgram(f"{text} executes {', '.join(missing)}, which the directory lacks")
-    sdscs = {f: SuperDSC.from_json(_load(path / f)) for f in files}
+    sdscs = {f: SuperDSC.from_json(_load(path / f)) for f in names}
     steps = [Step(resolve(sdscs[e.file], e.symbols, e.file), e.file, e.loops) for e in parsed.executions]
     return Bundle(path.resolve().name, tuple(steps), arguments=parsed.arguments)
 
@@ -157,19 +158,19 @@ def _with_own_segments(sdsc: SuperDSC) -> SuperDSC:
 
 def _read(file: Path) -> str:
     try:
-        if file.stat().st_size > _MAX_FILE_BYTES:
-            raise InvalidProgram(f"{file} has {file.stat().st_size} bytes; {_MAX_FILE_BYTES} are the limit")
-        return file.read_text(encoding="utf-8")
+        return files.read_bytes(file, _MAX_FILE_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidProgram(f"{file} is not UTF-8 text: {error}") from None
     except OSError as error:
         raise InvalidProgram(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InvalidProgram(f"{error}; a bundle has regular files of at most {_MAX_FILE_BYTES} bytes") from None
 
 
 def _load(file: Path) -> Json:
     try:
-        return json.loads(_read(file))
-    except (ValueError, RecursionError) as error:
+        return files.parse_json(_read(file))
+    except ValueError as error:
         raise InvalidProgram(f"{file} is not JSON: {error}") from None
 
 

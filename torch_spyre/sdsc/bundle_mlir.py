@@ -84,7 +84,10 @@ class _Statement:
 
 def parse_bundle(text: str) -> BundleText:
     """InvalidProgram or UnsupportedOp name the line that cannot be read."""
-    return _Parser(text).run()
+    try:
+        return _Parser(text).run()
+    except RecursionError:
+        raise InvalidProgram("bundle.mlir nests its loops too deeply") from None
 
 
 def print_bundle(files: Sequence[str]) -> str:

@@ -232,6 +232,12 @@ class SuperDSC:
 
         try:
             return parse(data)
+        except RecursionError:
+            raise InvalidProgram(f"SuperDSC {_key(data)!r} is malformed: it is nested too deeply") from None
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-            key = next(iter(data), "") if isinstance(data, dict) else type(data).__name__
+            key = _key(data)
             raise InvalidProgram(f"SuperDSC {key!r} is malformed: {type(error).__name__}: {error}") from error
+
+
+def _key(data: Json) -> str:
+    return str(next(iter(data), "")) if isinstance(data, dict) else type(data).__name__

@@ -42,6 +42,9 @@ def start() -> None:
             return
         _path = status.directory(create=True) / f"{_started_pid}.json"
         publish()
+    except PermissionError as error:
+        log.warning("spyre-smi will not see this process: %s", error)
+        return
     except (OSError, ValueError) as error:
         log.info("spyre-smi will not see this process: %s", error)
         return

@@ -7,14 +7,14 @@ and one record per open card. A counter that the card does not offer is null.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import stat
 import time
 from pathlib import Path
 from typing import Any
 
-from torch_spyre import knobs
+from torch_spyre import files, knobs
 
 COUNTERS = (
     "launches",
@@ -29,16 +29,22 @@ COUNTERS = (
     "dma_out_bytes",
 )
 
+_FIELDS: dict[str, Any] = {"pid": int, "name": str, "time": int | float, "cards": list}
+_CARD: dict[str, Any] = {"device": int, "memory_total_bytes": int, "memory_used_bytes": int, "counters": dict}
+_MAX_FILE_BYTES = 1 << 20
+
 
 def directory(create: bool = False) -> Path:
-    """The runtime directory of this user; refused if it belongs to somebody else."""
+    """The runtime directory of this user: a real directory that nobody else may enter, else a PermissionError."""
     path = Path(knobs.get("runtime_dir"))
     if create:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.exists():
-        found = path.stat()
-        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-            raise PermissionError(f"{path} is not a directory of this user; set SPYRE_RUNTIME_DIR to another one")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700, parents=True)
+    reason = files.distrust(path, private=True)
+    if reason is None and os.path.lexists(path) and not path.is_dir():
+        reason = f"{path} is no directory"
+    if reason is not None:
+        raise PermissionError(f"{reason}; set SPYRE_RUNTIME_DIR to a directory of your own with mode 0700")
     return path
 
 
@@ -55,8 +61,12 @@ def start_ticks(pid: int) -> int | None:
 def write(path: Path, record: dict[str, Any]) -> None:
     """All or nothing for a reader."""
     staging = path.with_suffix(".new")
-    staging.write_text(json.dumps(record))
-    os.replace(staging, path)
+    try:
+        files.write_private(staging, json.dumps(record).encode())
+        os.replace(staging, path)
+    except BaseException:
+        staging.unlink(missing_ok=True)
+        raise
 
 
 def processes() -> list[dict[str, Any]]:
@@ -76,9 +86,11 @@ def processes() -> list[dict[str, Any]]:
 
 
 def _load(path: Path) -> dict[str, Any] | None:
+    """The record of a file; None if it is damaged or not one of ours."""
     try:
-        record = json.loads(path.read_text())
-        good = isinstance(record["cards"], list) and isinstance(record["pid"], int) and "time" in record
+        record = files.read_json(path, _MAX_FILE_BYTES, links=False)
+        good = all(isinstance(record[key], kind) for key, kind in _FIELDS.items())
+        good = good and all(isinstance(card[key], kind) for card in record["cards"] for key, kind in _CARD.items())
         return record if good and "start_ticks" in record else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except files.DAMAGE:
         return None

@@ -210,6 +210,7 @@ void bind_launch(py::module_& m) {
           "load",
           [](const py::bytes& binary) {
             const std::string_view view = binary;
+            py::gil_scoped_release release;  // a proof may take seconds
             return on_card([&] {
               return std::const_pointer_cast<card::Program>(card::Program::load(std::as_bytes(std::span(view))));
             });

@@ -11,13 +11,6 @@ ByteSpan Box::span() const {
   return s;
 }
 
-uint64_t Box::runs() const {
-  uint64_t n = 1;
-  for (int a = 0; a < n_axes; ++a)
-    if (__builtin_mul_overflow(n, static_cast<uint64_t>(axes[a].count), &n)) return ~0ull;
-  return n;
-}
-
 namespace {
 
 void add_axis(Box& box, int64_t count, int64_t stride) {
@@ -166,16 +159,6 @@ void IntervalSet::add(int64_t begin, int64_t end) {
   ranges_.emplace_hint(next, begin, end);
 }
 
-bool IntervalSet::covers(int64_t begin, int64_t end) const {
-  auto next = ranges_.upper_bound(begin);
-  return next != ranges_.begin() && std::prev(next)->second >= end;
-}
-
-bool IntervalSet::overlaps(int64_t begin, int64_t end) const {
-  auto next = ranges_.lower_bound(end);
-  return next != ranges_.begin() && std::prev(next)->second > begin;
-}
-
 std::pair<int64_t, int64_t> IntervalSet::first_overlap(int64_t begin, int64_t end) const {
   auto next = ranges_.upper_bound(begin);
   if (next != ranges_.begin() && std::prev(next)->second > begin) --next;
@@ -197,10 +180,6 @@ void IntervalSet::remove(int64_t begin, int64_t end) {
     next = ranges_.erase(next);
     if (last > end) next = ranges_.emplace_hint(next, end, last);
   }
-}
-
-void IntervalSet::add_all(const IntervalSet& other) {
-  for (auto [begin, end] : other.ranges_) add(begin, end);
 }
 
 }  // namespace spyre::card

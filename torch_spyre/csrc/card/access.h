@@ -30,7 +30,6 @@ struct Box {
   Axis axes[2 * kMaxAxes] = {};
 
   ByteSpan span() const;
-  uint64_t runs() const;
 };
 
 /// Splits the bytes that `maps` reach over `extents` into boxes. One box unless a stick dim ends inside a stick.
@@ -65,12 +64,9 @@ uint64_t points(const Shape& shape);
 class IntervalSet {
  public:
   void add(int64_t begin, int64_t end);
-  bool covers(int64_t begin, int64_t end) const;
-  bool overlaps(int64_t begin, int64_t end) const;
   /// The first common part with the range; (0, 0) if there is none.
   std::pair<int64_t, int64_t> first_overlap(int64_t begin, int64_t end) const;
   void remove(int64_t begin, int64_t end);
-  void add_all(const IntervalSet& other);
   void clear() { ranges_.clear(); }
 
  private:

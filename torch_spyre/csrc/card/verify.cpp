@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "access.h"
+#include "lx_proof.h"
 #include "program.h"
 #include "sanitize.h"
 #include "scalar.h"
@@ -15,26 +16,21 @@
 namespace spyre::card {
 namespace {
 
-constexpr uint64_t kMaxSteps = 50'000'000;  // scalar instructions, tile instructions and LX runs of all cores
+// Scalar instructions, tile instructions, LX runs and further boxes of memory operands, of all cores.
+constexpr uint64_t kMaxSteps = 50'000'000;
+constexpr uint32_t kTermsPerStep = 16;  // of affine forms
 constexpr uint64_t kMaxPoints = 1ull << 48;
 constexpr uint64_t kMaxWork = 1ull << 42;         // element operations of one launch
 constexpr int64_t kMaxSorted = int64_t{1} << 24;  // elements of one sorted line, which are held in host memory
 
-struct Location {
-  int core;
-  uint32_t pc;
-};
-
-/// Bytes of another core's LX that a core reads in this phase.
-struct RemoteRead {
-  Location reader;
-  int owner;
-  int64_t begin, end;
-};
-
 class Prover {
  public:
-  Prover(const Image& image, std::span<const int64_t> int_scalars) : image_(image), cores_(image.cores) {
+  Prover(const Image& image, std::span<const int64_t> int_scalars)
+      : image_(image),
+        cores_(image.cores),
+        lx_(
+            image, [this](uint64_t steps, Location at) { spend(steps, at); },
+            [this](const char* kind, Location at, const std::string& message) { fail(kind, at, message); }) {
     for (uint32_t c = 0; c < image.cores; ++c) {
       Core& core = cores_[c];
       core.state.reset(image, static_cast<int>(c), int_scalars);
@@ -44,15 +40,7 @@ class Prover {
   }
 
   Proof run() {
-    while (!run_phase()) {
-      check_remote_reads();
-      for (Core& core : cores_) {
-        core.earlier.add_all(core.now);
-        core.now.clear();
-      }
-      ++proof_.phases;
-    }
-    check_remote_reads();
+    while (!run_phase()) ++proof_.phases;
     proof_.schedule = std::make_shared<ScheduleSlot>();
     return proof_;
   }
@@ -61,9 +49,6 @@ class Prover {
   struct Core {
     CoreState state;
     std::vector<uint8_t> defined;
-    IntervalSet written;  // LX bytes written so far
-    IntervalSet earlier;  // ... in earlier phases
-    IntervalSet now;      // ... in this phase
   };
 
   /// Scalar arithmetic that refuses overflow, undefined registers and endless loops.
@@ -89,6 +74,7 @@ class Prover {
         prover.fail("InvalidProgram", where(), "floordiv and mod need a positive divisor, not " + std::to_string(b));
     }
     int64_t read(const CoreState& s, uint16_t reg) {
+      if (++prover.terms_ % kTermsPerStep == 0) prover.spend(1, where());
       if (!core.defined[reg])
         prover.fail("InvalidProgram", where(), "register " + std::to_string(reg) + " is read before it is set");
       return s.regs[reg];
@@ -116,6 +102,7 @@ class Prover {
              "reaches another BARRIER than core 0 (instruction " + std::to_string(cores_[0].state.pc) +
                  "): a LOOP around a BARRIER needs the same trip count on every core");
     }
+    lx_.end_phase({0, cores_[0].state.pc});
     if (image_.instrs[cores_[0].state.pc].op == Op::END) return true;
     for (Core& core : cores_) ++core.state.pc;
     return false;
@@ -191,7 +178,7 @@ class Prover {
       fail("InvalidProgram", arith.where(),
            "byte offset " + std::to_string(offset) + " is not a multiple of the element");
     if (o.layout >= 0)
-      check_layout(core, o, shape, arith, access, owner, offset);
+      check_layout(o, shape, arith, access, owner, offset);
     else
       check_boxes(core, i, k, shape, arith, access, owner, offset);
     count(i, k, shape, access, owner != core.state.core);
@@ -205,12 +192,10 @@ class Prover {
       make_table_boxes(i, shape, maps, format_bytes(o.format));
     else
       make_boxes({shape.extent, static_cast<size_t>(shape.rank)}, maps, format_bytes(o.format), boxes_);
+    spend(boxes_.size() - 1, arith.where());
     for (const Box& box : boxes_) {
       check_bounds(o, box.span(), offset, arith.where());
-      if (o.space != Space::LX && o.space != Space::LX_REMOTE) continue;
-      spend(box.runs(), arith.where());
-      for_each_run(box, offset + static_cast<int64_t>(box.begin),
-                   [&](int64_t begin, int64_t end) { touch_lx(core, o, begin, end, access, owner); });
+      if (in_lx(o)) touch_lx(o, area_of(box, offset), arith.where(), access, owner);
     }
   }
 
@@ -228,12 +213,11 @@ class Prover {
     make_boxes({extents, static_cast<size_t>(shape.rank + n)}, reach, element_bytes, boxes_);
   }
 
-  void check_layout(Core& core, const Operand& o, const Shape& shape, CheckedArith& arith, int access, int64_t owner,
+  void check_layout(const Operand& o, const Shape& shape, CheckedArith& arith, int access, int64_t owner,
                     int64_t offset) {
     LayoutMap map = image_.layouts[o.layout].map;
-    map.offset = evaluate(image_, image_.layouts[o.layout].offset, core.state, arith);
-    bool lx = o.space == Space::LX || o.space == Space::LX_REMOTE;
-    if (lx) spend(points(shape), arith.where());
+    map.offset = evaluate(image_, image_.layouts[o.layout].offset, arith.core.state, arith);
+    const Area area = area_of(o.layout, map, shape, offset, format_bytes(o.format));
     ByteSpan span;
     uint64_t visited = 0;
     __int128 limit = static_cast<__int128>(limit_of(o)) - offset;
@@ -241,11 +225,16 @@ class Prover {
     spend(visited, arith.where());
     if (!inside) fail("OutOfBounds", arith.where(), "addresses an element outside the layout of its tensor");
     check_bounds(o, span, offset, arith.where());
-    if (!lx) return;
-    int bytes = format_bytes(o.format);
-    for_each_point(map, shape, [&](int64_t address) {
-      touch_lx(core, o, offset + address, offset + address + bytes, access, owner);
-    });
+    if (in_lx(o)) touch_lx(o, area, arith.where(), access, owner);
+  }
+
+  static bool in_lx(const Operand& o) { return o.space == Space::LX || o.space == Space::LX_REMOTE; }
+
+  void touch_lx(const Operand& o, const Area& area, Location at, int access, int64_t owner) {
+    if (o.space == Space::LX_REMOTE)
+      lx_.read_remote(at, static_cast<int>(owner), area);
+    else
+      lx_.touch(at, area, access);
   }
 
   uint64_t limit_of(const Operand& o) const {
@@ -262,35 +251,6 @@ class Prover {
                                                  : "LX";
     fail("OutOfBounds", at,
          "touches bytes [" + text(begin) + ", " + text(end) + ") of " + what + ", which has " + std::to_string(limit));
-  }
-
-  void touch_lx(Core& core, const Operand& o, int64_t begin, int64_t end, int access, int64_t owner) {
-    Location at{core.state.core, core.state.pc};
-    if (o.space == Space::LX_REMOTE) {
-      remote_.push_back({at, static_cast<int>(owner), begin, end});
-      return;
-    }
-    if ((access & kRead) && !core.written.covers(begin, end))
-      fail("UninitializedRead", at,
-           "reads LX bytes [" + text(begin) + ", " + text(end) + "), which nothing has written");
-    if (access & kWrite) {
-      core.written.add(begin, end);
-      core.now.add(begin, end);
-    }
-  }
-
-  /// At the end of a phase, when all its writes are known.
-  void check_remote_reads() {
-    for (const RemoteRead& r : remote_) {
-      const Core& owner = cores_[r.owner];
-      std::string what =
-          "reads LX bytes [" + text(r.begin) + ", " + text(r.end) + ") of core " + std::to_string(r.owner);
-      if (owner.now.overlaps(r.begin, r.end))
-        fail("RaceDetected", r.reader, what + " in the phase in which that core writes them; put a BARRIER between");
-      if (!owner.earlier.covers(r.begin, r.end))
-        fail("UninitializedRead", r.reader, what + ", which that core did not write in an earlier phase");
-    }
-    remote_.clear();
   }
 
   bool moves(const Operand& o, int dim) const {
@@ -340,10 +300,11 @@ class Prover {
 
   const Image& image_;
   std::vector<Core> cores_;
+  LxProof lx_;
   std::vector<Box> boxes_;
-  std::vector<RemoteRead> remote_;
   Proof proof_;
   uint64_t steps_ = 0;
+  uint32_t terms_ = 0;
 };
 
 }  // namespace
