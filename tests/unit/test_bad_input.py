@@ -144,10 +144,10 @@ def test_out_of_memory_in_an_operation() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: x @ x, "5, 70"),
-        (lambda x: torch.mm(x, x), "5, 70"),
+        (lambda x: x @ x, "5(, |x)70"),
+        (lambda x: torch.mm(x, x), "5(, |x)70"),
         (lambda x: torch.bmm(x[None], x[None]), r"batch2 .*\[1, 5\]"),
-        (lambda x: torch.addmm(x, x, x), "5, 70"),
+        (lambda x: torch.addmm(x, x, x), "5(, |x)70"),
         (lambda x: x + x[:3], "3"),
         (lambda x: x.sum(5), "[Dd]imension out of range"),
         (lambda x: x.add_(torch.ones(3, 5, 70, device="spyre", dtype=FP16)), "70"),

@@ -14,6 +14,7 @@ from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, canonicalize_dim
 
 from torch_spyre._inductor.guards import guarded
+from torch_spyre.ops import custom
 
 aten = torch.ops.aten
 
@@ -123,7 +124,32 @@ def _index_select(x: ir.TensorBox, dim: int, index: ir.TensorBox) -> ir.TensorBo
     return ir.Pointwise.create(device=x.get_device(), dtype=x.get_dtype(), inner_fn=inner, ranges=size)
 
 
+def _put(x: ir.TensorBox, dim: int, index: ir.TensorBox, values: ir.TensorBox, accumulate: bool) -> ir.TensorBox:
+    """`custom.put`: Inductor's own writes count negative places from the end."""
+    whole = lowerings[aten.clone.default](x)
+    whole.realize()
+    dim = canonicalize_dim(len(x.get_size()), dim)
+    limit, places = x.get_size()[dim], index.make_loader()
+
+    def there(at: Sequence[Any]) -> list[Any]:
+        return [*at[:dim], ops.indirect_indexing(places([at[dim]]), limit, wrap_neg=False), *at[dim + 1 :]]
+
+    scatter = ir.Scatter(
+        device=x.get_device(),
+        dtype=x.get_dtype(),
+        inner_fn=values.make_loader(),
+        ranges=values.get_size(),
+        output_indexer=there,
+        scatter_mode="atomic_add" if accumulate else None,
+    )
+    written = ir.ComputedBuffer(name=None, layout=ir.MutationLayoutSHOULDREMOVE(whole), data=scatter)
+    written.name = V.graph.register_buffer(written)
+    V.graph.register_operation(written)
+    return done(whole)
+
+
 def register() -> None:
+    register_lowering(custom.put, type_promotion_kind=None)(_put)
     register_lowering(aten.index_select, type_promotion_kind=None)(_index_select)
     guarded(aten.cat)(_cat)
     guarded(aten.constant_pad_nd)(_constant_pad)

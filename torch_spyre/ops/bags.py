@@ -39,7 +39,7 @@ def _forward(
 ) -> Any:
     """(result, bag of each index, elements of each bag, places of the maxima)."""
     count, bag, real, size = _bags(indices, offsets, include_last_offset, padding_idx)
-    rows = weight[indices].to(torch.float32)
+    rows = aten.index_select(weight, 0, indices).to(torch.float32)  # unlike weight[indices], no row from the end
     columns = weight.shape[1]
     kinds = offsets.dtype
     if mode == _MAX:

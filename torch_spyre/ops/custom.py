@@ -8,6 +8,7 @@ import torch
 _library = torch.library.Library("spyre", "DEF")
 _library.define("matmul(Tensor a, Tensor b, *, ScalarType? out_dtype=None) -> Tensor")
 _library.define("kept(Tensor x) -> Tensor")
+_library.define("put(Tensor x, int dim, Tensor index, Tensor values, bool accumulate) -> Tensor")
 _library.define("checked(Tensor result, Tensor in_floats, str what) -> Tensor")
 
 
@@ -38,6 +39,21 @@ def _fake_kept(x: torch.Tensor) -> torch.Tensor:
 
 # The value itself, computed once. A formula that reads it several times is otherwise written out as often.
 kept = torch.ops.spyre.kept.default
+
+
+@torch.library.impl(_library, "put", "CompositeExplicitAutograd")
+def _put(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor, accumulate: bool) -> torch.Tensor:
+    return x.index_add(dim, index, values) if accumulate else x.index_copy(dim, index, values)
+
+
+@torch.library.register_fake("spyre::put", lib=_library)
+def _fake_put(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor, accumulate: bool) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+# x with values written to, or added at, the places of a vector along a dim. Unlike `x[index] = values`, it refuses a
+# negative place.
+put = torch.ops.spyre.put.default
 
 
 @torch.library.impl(_library, "checked", "CompositeExplicitAutograd")

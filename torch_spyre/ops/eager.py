@@ -15,6 +15,7 @@ import itertools
 import logging
 import numbers
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -182,7 +183,15 @@ class _Resize(Exception):
 
 
 def _resize(x: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> None:
-    """An `out=` tensor gets the strides that the result would have by itself, as on the CPU."""
+    """An `out=` tensor gets the strides that the result would have by itself, as on the CPU, which warns too."""
+    if x.numel() and list(x.shape) != list(size):
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(x.shape)}, which does not match "
+            f"the required output shape {list(size)}. This behavior is deprecated, and in a future PyTorch release "
+            "outputs will not be resized unless they have zero elements. You can explicitly reuse an out tensor t by "
+            "resizing it, inplace, to zero elements with t.resize_(0).",
+            stacklevel=4,
+        )
     x.resize_(size)
     if tuple(stride) != x.stride():
         x.as_strided_(size, stride)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import linecache
-import numbers
 import os
 import re
 import sys
@@ -31,8 +30,8 @@ from torch_spyre import _C, knobs
 from torch_spyre._inductor.provenance import MARK
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp, first_line
-from torch_spyre.ops import dtypes
-from torch_spyre.ops.eager import _scalar_tensors, compile_op, in_trace_of
+from torch_spyre.ops import checks
+from torch_spyre.ops.eager import compile_op, in_trace_of
 from torch_spyre.ops.random import ON_CARD
 
 _MAX_SIGNATURES = 16384  # a growing size (a cache, a loop counter) must not grow the table for ever
@@ -88,14 +87,14 @@ def reset() -> None:
 def compile_or_run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The eager compiler as the dispatcher sees it: an `_C.EagerPlan`, or ``("result", value)``."""
     with torch._C.DisableTorchFunction():  # a default device is none of our business
-        whole = _numbers_as_tensors(op, args, kwargs)
+        whole = checks.numbers_as_tensors(op, args, kwargs)
+    checks.check_overlap(op, args, kwargs)
     reason, signature = _without_compiler(op, *whole), None
     if reason is None:
         signature = _signature(op, *whole)
         reason = _refused.get(signature) if signature is not None else None
     if reason is None:
-        dtypes.check(op, args, kwargs)
-        dtypes.check_sizes(op, *whole)
+        checks.check(op, *whole)
         try:
             return compile_op(op, args, kwargs)
         except Exception as error:
@@ -132,6 +131,8 @@ def _without_compiler(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> s
         return "its result is a number on the host"
     if not _card_tensors(args, kwargs):
         return "it makes a tensor from numbers alone"
+    if any(map(checks.overlaps_itself, checks.written(op, args, kwargs))):
+        return "it writes elements that lie in one place, one after the other"
     return None
 
 
@@ -173,22 +174,6 @@ def _of_value(x: Any) -> tuple[Any, ...]:
 
 
 # The call on the host
-
-
-@functools.cache
-def _tensor_places(op: Any) -> tuple[int | str, ...]:
-    """Arguments that the schema declares as tensors: positions, or names of those given by keyword."""
-    kinds = ("Tensor", "Optional[Tensor]")
-    return tuple(a.name if a.kwarg_only else i for i, a in enumerate(op._schema.arguments) if str(a.type) in kinds)
-
-
-def _numbers_as_tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The dispatcher hands over a number that stands for a tensor (``x % 2``) as a number: a 0-d tensor again."""
-    for place in _tensor_places(op):
-        value = kwargs.get(place) if isinstance(place, str) else args[place]
-        if isinstance(value, numbers.Number):
-            return _scalar_tensors(op, args, kwargs)
-    return list(args), kwargs
 
 
 def _map(fn: Callable[[Any], Any], x: Any) -> Any:
@@ -276,30 +261,30 @@ class _Host:
                 if any(host is x for x in _leaves(written)):
                     if card.shape != host.shape:
                         card.resize_(host.shape)
-                    card.copy_(host)
-                    self.moved_bytes += host.nbytes
+                    self._write(card, host)
+
+    def _write(self, card: torch.Tensor, host: torch.Tensor) -> None:
+        if checks.overlaps_itself(card):
+            key = (card.untyped_storage()._cdata, card.dtype)
+            first, last = self.spans[key]
+            card, host = card.as_strided((last - first,), (1,), first), self.bases[key]
+        card.copy_(host)
+        self.moved_bytes += host.nbytes
 
 
 def _on_card(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.device.type == DEVICE_NAME
 
 
-def _shared_spans(tensors: Sequence[torch.Tensor]) -> dict[tuple[int, torch.dtype], tuple[int, int]]:
-    """The part of each storage that several different views of the call cover, in elements."""
+def _shared_spans(tensors: Sequence[torch.Tensor]) -> checks.Spans:
+    """The part of each storage that several different views of the call cover, or one that overlaps itself."""
     views: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
     for x in tensors:
         group = views.setdefault((x.untyped_storage()._cdata, x.dtype), [])
         if x.numel() and all(x is not y for y in group):
             group.append(x)
-    return {
-        key: (min(x.storage_offset() for x in group), max(_end(x) for x in group))
-        for key, group in views.items()
-        if len(group) > 1
-    }
-
-
-def _end(x: torch.Tensor) -> int:
-    return x.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    shared = [group for group in views.values() if len(group) > 1 or any(map(checks.overlaps_itself, group))]
+    return checks.spans(shared)
 
 
 def _run(op: Any, args: Sequence[Any], kwargs: dict[str, Any], reason: str) -> Any:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._decomp import decompositions
 from torch._prims_common import suggest_memory_format
 
 from torch_spyre.ops.resampling import without_spreading
@@ -196,14 +195,17 @@ def _repeated(x: Any, sizes: Sequence[int], times: Sequence[int]) -> Any:
     return x
 
 
-def _max_unpool2d(x: Any, indices: Any, output_size: Any) -> Any:
-    """PyTorch's, in the memory format of its operand, as the CPU has it."""
-    result = decompositions.max_unpool2d(x, indices, output_size)
-    return result.contiguous(memory_format=suggest_memory_format(x))
+def _max_unpool(x: Any, indices: Any, output_size: Sequence[int], *_: Any) -> Any:
+    """Each element at the place of its plane that an index names, in the memory format of its operand."""
+    n = len(output_size)
+    planes = torch.zeros((*x.shape[:-n], math.prod(output_size)), dtype=x.dtype, device=x.device)
+    filled = aten.scatter(planes, -1, indices.flatten(-n), x.flatten(-n))
+    return filled.unflatten(-1, tuple(output_size)).contiguous(memory_format=suggest_memory_format(x))
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
-    aten.max_unpool2d.default: _max_unpool2d,
+    aten.max_unpool2d.default: _max_unpool,
+    aten.max_unpool3d.default: _max_unpool,
     aten.avg_pool2d.default: _average(2),
     aten.avg_pool3d.default: _average(3),
     aten.avg_pool2d_backward.default: _average_backward(2),

@@ -153,6 +153,9 @@ _WHOLE = {
 }  # fmt: skip
 
 
+_NAMES = {torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16"}
+
+
 def _integers(size: Sequence[int], device: torch.device, low: int, high: int) -> torch.Tensor:
     count = high - low
     if count <= 0:
@@ -216,10 +219,17 @@ def _randint_like_low(x: Any, low: int, high: int, *, dtype: Any = None, device:
 
 def _randperm(n: int, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
     """The order of n random words."""
+    kind = dtype or torch.int64
+    if n > _WHOLE[kind]:
+        raise RuntimeError(f"n cannot be greater than {_WHOLE[kind]} for {_NAMES.get(kind, kind)} type.")
     return _words([n], device).sort().indices.to(dtype or torch.int64)
 
 
-def _normal_of(mean: Any, std: Any, generator: Any = None) -> Any:
+def _normal_of(mean: Any, std: Any = 1.0, generator: Any = None) -> Any:
+    if isinstance(std, torch.Tensor):
+        aten._assert_async.msg((std >= 0).all(), "normal expects all elements of std >= 0.0")
+    elif std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     like = mean if isinstance(mean, torch.Tensor) else std
     size = torch.broadcast_shapes(*(x.shape for x in (mean, std) if isinstance(x, torch.Tensor)))
     return (_standard(size, like.device) * std + mean).to(like.dtype)

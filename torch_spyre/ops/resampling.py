@@ -174,11 +174,19 @@ def _replication_backward(grad: Any, x: Any, padding: Sequence[int]) -> Any:
     return _added(grad, x.shape, sources)
 
 
+def _max_pool3d(x: Any, *form: Any) -> Any:
+    """Without a batch PyTorch's formula loses the order of dims that its kernels keep: they take a batch of one."""
+    op, last = aten.max_pool3d_with_indices.default, torch.channels_last_3d
+    if x.dim() == 4 and not x.is_contiguous() and x.unsqueeze(0).is_contiguous(memory_format=last):
+        return tuple(r.contiguous(memory_format=last).squeeze(0) for r in op(x.unsqueeze(0), *form))
+    return _as_int32(op)(x, *form)
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool2d_backward.default: _to_places(2),
     aten.adaptive_max_pool3d_backward.default: _to_places(3),
     aten.max_pool2d_with_indices.default: _as_int32(aten.max_pool2d_with_indices.default),
-    aten.max_pool3d_with_indices.default: _as_int32(aten.max_pool3d_with_indices.default),
+    aten.max_pool3d_with_indices.default: _max_pool3d,
     aten.max_pool3d_with_indices_backward.default: _to_places(3),
     aten.upsample_nearest1d_backward.default: _single("nearest"),
     aten.upsample_nearest3d_backward.default: _single("nearest"),

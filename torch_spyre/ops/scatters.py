@@ -7,13 +7,14 @@ A scatter of the card writes in order, so that of several writes to one place th
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops.custom import checked
+from torch_spyre.ops.custom import checked, put
 
 aten = torch.ops.aten
 # The card adds floats and int32; int64 is int32 there, and truth adds as "or".
@@ -34,11 +35,38 @@ def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> A
             f"Index put requires the source and destination dtypes match, got {x.dtype} for the destination and "
             f"{values.dtype} for the source."
         )
+    indices = as_masks(indices)
     if len(indices) == 1 and indices[0].dtype == torch.bool and values.numel() > 1:
         return _put_where(x, indices[0], values, accumulate)
     if not accumulate or x.dtype not in _AS_INT32:
         return NotImplemented
     return _through_int32(x, values, lambda a, b: aten.index_put(a, indices, b, True))
+
+
+def as_masks(indices: Any) -> Any:
+    """Indices with masks of bytes as truth values: PyTorch still takes them."""
+    if not any(i is not None and i.dtype == torch.uint8 for i in indices):
+        return indices
+    warnings.warn(
+        "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.", stacklevel=2
+    )
+    return [i.to(torch.bool) if i is not None and i.dtype == torch.uint8 else i for i in indices]
+
+
+def _index(x: Any, indices: Any) -> Any:
+    masks = as_masks(indices)
+    return NotImplemented if masks is indices else aten.index.Tensor(x, masks)
+
+
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    if condition.dtype != torch.uint8:
+        return NotImplemented
+    warnings.warn(
+        "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future version "
+        "of PyTorch. Use a boolean condition instead.",
+        stacklevel=2,
+    )
+    return aten.where.self(condition.to(torch.bool), x, y)
 
 
 def _put_where(x: Any, mask: Any, values: Any, accumulate: bool) -> Any:
@@ -65,9 +93,24 @@ def _scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
 def _index_add(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
     if x.dim() == 0:
         return _index_add(x.unsqueeze(0), 0, index.reshape(-1), source.reshape(-1), alpha=alpha).squeeze(0)
-    values = source if alpha == 1 else source * alpha
-    places = [None] * (dim % x.dim()) + [index.reshape(-1)]
-    return aten.index_put(x, places, values.reshape(_with(x.shape, dim, index.numel())), True)
+    values = (source if alpha == 1 else source * alpha).reshape(_with(x.shape, dim, index.numel()))
+    if x.dtype in _AS_INT32:
+        return _through_int32(x, values, lambda a, b: put(a, dim, index.reshape(-1), b, True))
+    return put(x, dim, index.reshape(-1), values, True)
+
+
+def _index_copy(x: Any, dim: int, index: Any, source: Any) -> Any:
+    if x.dim() == 0:
+        return _index_copy(x.unsqueeze(0), 0, index.reshape(-1), source.reshape(-1)).squeeze(0)
+    return put(x, dim, index.reshape(-1), source.reshape(_with(x.shape, dim, index.numel())), False)
+
+
+def _index_fill(x: Any, dim: int, index: Any, value: Any) -> Any:
+    if x.dim() == 0:
+        return _index_fill(x.unsqueeze(0), 0, index, value).squeeze(0)
+    if not isinstance(value, torch.Tensor):
+        value = torch.full((), value, dtype=x.dtype, device=x.device)
+    return aten.index_put(x, [None] * (dim % x.dim()) + [index.reshape(-1)], value.to(x.dtype))
 
 
 def _with(size: Any, dim: int, n: int) -> list[int]:
@@ -120,7 +163,7 @@ def _scatter_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *, incl
         in_floats = _combined(product, start.to(torch.float32), dim, index, src.to(torch.float32))
         total = checked(total, in_floats, "product" if product else "sum")
     if product:
-        return total.to(x.dtype)
+        return torch.where(written, total.to(x.dtype), x)  # what is written says which places there are
     if reduce == "mean":
         ones = torch.ones(index.shape, dtype=wide, device=x.device)
         count = aten.scatter_add(torch.full_like(start, 1 if include_self else 0), dim, index, ones).clamp(min=1)
@@ -178,10 +221,15 @@ def _embedding_renorm(weight: Any, indices: Any, max_norm: float, norm_type: flo
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.index.Tensor: _index,
+    aten.where.self: _where,
     aten.index_put.default: _index_put,
     aten._unsafe_index_put.default: _index_put,
     aten.scatter_add.default: _scatter_add,
     aten.index_add.default: _index_add,
+    aten.index_copy.default: _index_copy,
+    aten.index_fill.int_Scalar: _index_fill,
+    aten.index_fill.int_Tensor: _index_fill,
     aten.index_reduce.default: _index_reduce,
     aten.scatter.reduce: _scatter_form,
     aten.scatter.value_reduce: _scatter_value,

@@ -5,7 +5,7 @@ A device dim takes an index tensor as it is, or values computed from it by integ
 an element along the stick dim, a shifted index of a slice. Where the table's dims do not separate, every device dim is
 computed from the linear offset; a table with more dims than an instruction takes indices is copied flat before. The
 card checks each index against the extent of its dim; where that is more than the table has, an index outside is
-replaced by one that the card refuses.
+replaced by one that the card refuses: the same with its sign bit set, so that the error can name it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ def is_indirect(term: Term) -> bool:
 
 def table_sizes(node: Node) -> dict[str, int]:
     return {**node.sizes(), **{f"{INDIRECT}{j}": n for j, n in enumerate(node.limits)}}
+
+
+def with_bounds(node: Node, places: Sequence[Load], used: Sequence[Load]) -> str:
+    """Where a node came from, and the bounds of its indices where the card checks other values in their place."""
+    computed = [n for n in node.limits if n > 1] if any(p not in places for p in used) else []
+    return f"{node.origin} (indices below {', '.join(map(str, computed))})" if computed else node.origin
 
 
 def direct(table: Buffer, index: Index, node: Node, places: Sequence[Load], compute: Compute) -> Table | None:
@@ -74,21 +80,21 @@ def by_offset(table: Buffer, index: Index, node: Node, places: Sequence[Load], c
     assert table.layout is not None
     if len(_descending(table.layout)) > MAX_INDICES:
         return None
-    offset = _coordinate(Coord(index.terms, index.const), places, compute)
-    for j, limit in enumerate(node.limits):
-        if len(node.limits) > 1 or limit < table.span:
-            offset = _checked(places[j], limit, offset, compute)
+    rest = _coordinate(Coord(index.terms, index.const), places, compute)
     if table.offset:
-        offset = compute("add", (offset, Const(table.offset, _INT)), _INT)
+        rest = compute("add", (rest, Const(table.offset, _INT)), _INT)
     result = [Coord()] * len(table.layout.device_size)
     used: list[Load] = []
-    rest = offset
     for axis in _descending(table.layout):
         stride = table.layout.stride_map[axis]
         value: Value = rest
         if stride > 1:
             value = compute("floordiv", (rest, Const(stride, _INT)), _INT)
             rest = compute("remainder", (rest, Const(stride, _INT)), _INT)
+        if not used:  # the highest digit shows what is wrong with the indices
+            for j, limit in enumerate(node.limits):
+                if len(node.limits) > 1 or limit < table.span:
+                    value = _checked(places[j], limit, value, compute)
         assert isinstance(value, Load)
         result[axis] = Coord(index=len(used))
         used.append(value)
@@ -143,7 +149,7 @@ def _refused(
     value: Value,
     compute: Compute,
 ) -> Value:
-    """`value`, or -1 where an index is outside its own bounds and the extent of the device dim would not show it."""
+    """`value`, or one that is refused where the extent of the device dim would not show that an index is outside."""
     for t in coord.terms:
         if not is_indirect(t) or t.mod:  # the highest digit of an index is the one without a modulus
             continue
@@ -158,4 +164,5 @@ def _checked(place: Load, limit: int, value: Value, compute: Compute) -> Value:
     below = compute("lesserthan", (place, Const(limit, _INT)), "bool")
     above = compute("greaterequal", (place, Const(0, _INT)), "bool")
     inside = compute("mul", (below, above), "bool")
-    return compute("where3", (inside, value, Const(-1, _INT)), _INT)
+    refused = compute("bit_or", (place, Const(-(2**31), _INT)), _INT)
+    return compute("where3", (inside, value, refused), _INT)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch_spyre._inductor.passes.coordinates import Conflict, refine, stick_dims, stick_form
-from torch_spyre._inductor.passes.indirect import TABLE_OPS, by_offset, direct, table_sizes
+from torch_spyre._inductor.passes.indirect import TABLE_OPS, by_offset, direct, table_sizes, with_bounds
 from torch_spyre._inductor.passes.matmul_dims import whole_k
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose
@@ -468,6 +468,7 @@ class _Layouts:
             except Conflict:
                 node.inputs = (source, *places)
                 continue
+            node.origin = with_bounds(node, places, found.places)
             self.nodes.append(node)
             return True
         return False

@@ -43,13 +43,16 @@ at::Tensor byte_view(const at::Tensor& bytes, const at::Tensor& like) {
   return bytes.as_strided(like.sizes(), like.strides(), like.storage_offset());
 }
 
+/// One of the elements that an expanded dim repeats.
+at::Tensor without_repetition(at::Tensor t) {
+  for (int64_t d = t.dim(); d-- > 0;)
+    if (t.stride(d) == 0) t = t.narrow(d, 0, 1);
+  return t;
+}
+
 /// The card stores int64 as int32. Looked at before anything is written, so that a refused copy changes nothing.
 void check_fits_int32(const at::Tensor& host) {
-  auto values = host;
-  for (int64_t d = values.dim(); d-- > 0;) {
-    if (values.stride(d) == 0) values = values.select(d, 0);  // repeated elements need one look
-  }
-  const auto [low, high] = at::aminmax(values);
+  const auto [low, high] = at::aminmax(without_repetition(host));
   const int64_t least = low.item<int64_t>(), most = high.item<int64_t>();
   using Limits = std::numeric_limits<int32_t>;
   if (least >= Limits::min() && most <= Limits::max()) return;
@@ -128,7 +131,8 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 
 at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
   if (self.numel() == 0) return self;
-  copy_in(at::scalar_tensor(value, at::TensorOptions().dtype(self.scalar_type())).expand(self.sizes()), self);
+  const auto target = without_repetition(self);
+  copy_in(at::scalar_tensor(value, at::TensorOptions().dtype(self.scalar_type())).expand(target.sizes()), target);
   return self;
 }
 

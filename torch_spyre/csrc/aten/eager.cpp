@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eager.h"
 
-#include <ATen/MemoryOverlap.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
@@ -9,10 +8,12 @@
 #include <bit>
 #include <mutex>
 #include <shared_mutex>
+#include <unordered_set>
 
 #include "device.h"
 #include "errors.h"
 #include "generator.h"
+#include "operands.h"
 #include "python_objects.h"
 #include "spyre/sanitizer.h"
 
@@ -38,6 +39,7 @@ struct Cache {
   std::shared_mutex mutex;
   PlanMap<EagerPlan> young, old;
   std::unordered_map<std::vector<int64_t>, Buckets, KeyHash, KeyEqual> buckets;  // by op, dtypes and ranks
+  std::unordered_set<std::vector<int64_t>, KeyHash, KeyEqual> may_share;         // see allow_sharing
   int64_t cleared = 0;
 
   void put(std::span<const int64_t> words, const std::shared_ptr<const EagerPlan>& plan) {
@@ -145,17 +147,6 @@ void Call::add(const c10::IValue& v) {
   }
   // A complex number, a custom class: the compiler decides each time.
   cacheable = false;
-}
-
-std::string op_name(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name();
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
-[[noreturn]] void mixed_devices(const c10::OperatorHandle& op, const Call& call) {
-  TORCH_CHECK(false, op_name(op),
-              ": expected all tensors to be on the same device, but found at least two devices, spyre:",
-              static_cast<int>(call.device), " and ", call.foreign->device(), "! Move them with .to(device)");
 }
 
 /// Index tensors may be on the host, as on other accelerators: moves them to the card. False if there were none.
@@ -283,8 +274,8 @@ py::object python_value(const c10::Argument& argument, const c10::IValue& value)
   return torch::jit::toPyObject(value);
 }
 
-py::object ask_compiler(const c10::OperatorHandle& op, const Stack& stack) {
-  if (!compiler) raise("UnsupportedOp", op_name(op) + ": spyre has no eager compiler; import torch loads torch_spyre");
+/// The arguments of a call, by position and by keyword.
+std::pair<py::tuple, py::dict> python_call(const c10::OperatorHandle& op, const Stack& stack) {
   const auto& arguments = op.schema().arguments();
   const auto base = stack.size() - arguments.size();
   py::list args;
@@ -297,7 +288,13 @@ py::object ask_compiler(const c10::OperatorHandle& op, const Stack& stack) {
       args.append(std::move(value));
     }
   }
-  return py::reinterpret_borrow<py::object>(compiler)(python_op(op), py::tuple(args), kwargs);
+  return {py::tuple(args), kwargs};
+}
+
+py::object ask_compiler(const c10::OperatorHandle& op, const Stack& stack) {
+  if (!compiler) raise("UnsupportedOp", op_name(op) + ": spyre has no eager compiler; import torch loads torch_spyre");
+  const auto [args, kwargs] = python_call(op, stack);
+  return py::reinterpret_borrow<py::object>(compiler)(python_op(op), args, kwargs);
 }
 
 void push_results(const c10::OperatorHandle& op, Stack* stack, std::vector<at::Tensor> results) {
@@ -401,63 +398,36 @@ std::shared_ptr<const EagerPlan> plan_call(const c10::OperatorHandle& op, Stack*
 
 void boxed_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) { run_eager(op, stack); }
 
-using Tensors = c10::SmallVector<at::Tensor, 4>;
-
-void collect_tensors(const c10::IValue& v, Tensors& tensors) {
-  if (v.isTensor()) {
-    if (v.toTensor().defined()) tensors.push_back(v.toTensor());
-  } else if (v.isList()) {
-    for (const auto& item : v.toListRef()) collect_tensors(item, tensors);
+/// May the operands of a call lie in the memory that it writes, as `words` say? Some ops read what they have written;
+/// as everywhere in PyTorch, they refuse it. Asked once for each signature.
+void allow_sharing(const c10::OperatorHandle& op, const Stack& stack, std::span<const int64_t> words) {
+  auto call = describe(op, stack, /*sizes=*/true);
+  for (const auto word : words) call.key.add(word);
+  const auto key = call.key.words();
+  auto& all = cache();
+  {
+    std::shared_lock lock(all.mutex);
+    if (call.cacheable && all.may_share.contains(key)) return;
   }
-}
-
-/// Does writing to one of `targets` change `t`? As everywhere in PyTorch, it must not do so to a part of it.
-bool aliased(const c10::OperatorHandle& op, const at::Tensor& t, const Tensors& targets) {
-  if (!t.defined() || !t.is_privateuseone()) return false;
-  for (const auto& target : targets) {
-    if (!t.is_alias_of(target)) continue;
-    if (at::get_overlap_status(target, t) == at::MemOverlapStatus::Partial)
-      raise("InvalidArgument", c10::str(op_name(op), ": the written tensor ", target.sizes(), " and the operand ",
-                                        t.sizes(), " share some elements of one storage; use .clone() on the operand"));
-    return true;
-  }
-  return false;
-}
-
-/// Operands whose storage the call also writes are replaced by copies: a program writes a result while other cores
-/// still read.
-void separate(const c10::OperatorHandle& op, Stack* stack, int written) {
-  const auto& arguments = op.schema().arguments();
-  const auto base = stack->size() - arguments.size();
-  const auto is_target = [&](size_t i) {
-    const auto* alias = arguments[i].alias_info();
-    return static_cast<int>(i) == written || (alias && alias->isWrite());
-  };
-  Tensors targets;
-  for (size_t i = 0; i < arguments.size(); ++i)
-    if (is_target(i)) collect_tensors((*stack)[base + i], targets);
-  if (targets.empty()) return;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    auto& value = (*stack)[base + i];
-    if (is_target(i)) continue;
-    if (value.isTensor() && aliased(op, value.toTensor(), targets)) value = value.toTensor().clone();
-    if (!value.isTensorList()) continue;
-    auto list = value.toTensorList();
-    if (std::none_of(list.begin(), list.end(), [&](const at::Tensor& t) { return aliased(op, t, targets); })) continue;
-    auto copies = list.copy();
-    for (size_t k = 0; k < copies.size(); ++k)
-      if (aliased(op, copies.get(k), targets)) copies.set(k, copies.get(k).clone());
-    value = std::move(copies);
-  }
+  py::gil_scoped_acquire gil;
+  const auto [args, kwargs] = python_call(op, stack);
+  py::module_::import("torch_spyre.ops.checks").attr("check")(python_op(op), args, kwargs);
+  std::unique_lock lock(all.mutex);
+  if (all.may_share.size() >= kGeneration) all.may_share.clear();
+  all.may_share.emplace(key.begin(), key.end());
 }
 
 }  // namespace
 
 void run_eager(const c10::OperatorHandle& op, Stack* stack, int written) {
-  separate(op, stack, written);
+  if (const auto words = shared_memory(op, *stack, written); C10_UNLIKELY(!words.empty())) {
+    allow_sharing(op, *stack, {words.data(), words.size()});
+    copy_shared(op, stack, written);
+  }
   const auto call = describe(op, *stack, /*sizes=*/true);
   if (C10_UNLIKELY(call.foreign != nullptr)) {
-    if (!call.foreign->is_cpu() || call.device == -1 || !move_indices(op, stack, call.device)) mixed_devices(op, call);
+    if (!call.foreign->is_cpu() || call.device == -1 || !move_indices(op, stack, call.device))
+      mixed_devices(op, call.device, *call.foreign);
     return run_eager(op, stack, written);
   }
   auto plan = call.cacheable ? find(call) : nullptr;
@@ -485,11 +455,22 @@ void bind_eager(py::module_& m) {
         compiler = callable.is_none() ? nullptr : callable.release().ptr();
       },
       py::arg("callable"), "callable(op_overload, args, kwargs) -> EagerPlan or (\"result\", value).");
+  m.def(
+      "_without_warnings",
+      [](const py::function& callable) {
+        struct Quiet final : c10::WarningHandler {
+          void process(const c10::Warning&) override {}
+        } quiet;
+        c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+        return callable();
+      },
+      py::arg("callable"), "callable(), and what PyTorch warns about in it is dropped.");
   m.def("clear_eager_cache", [] {
     std::unique_lock lock(cache().mutex);
     cache().young.clear();
     cache().old.clear();
     cache().buckets.clear();
+    cache().may_share.clear();
     ++cache().cleared;
   });
   m.def(

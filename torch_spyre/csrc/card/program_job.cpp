@@ -77,6 +77,15 @@ size_t ProgramJob::ring_sources(const CoreState& core, const Instr& i, const Ope
 
 namespace {
 
+/// Where a table has less than the extent of its dim, a program computes the values that are checked here: of an index
+/// that is outside, the same with its sign bit set. The origin of the instruction says the bounds.
+std::string out_of_range(const BadIndex& bad) {
+  constexpr int64_t kSign = int64_t{1} << 31;
+  if (bad.value < -(kSign >> 1)) return "index " + std::to_string(bad.value + kSign) + " lies outside";
+  if (bad.value < 0) return "index " + std::to_string(bad.value) + " lies below 0";
+  return "index " + std::to_string(bad.value) + " lies outside [0, " + std::to_string(bad.limit) + ")";
+}
+
 std::optional<Failure> move_indexed(const Image& image, const Instr& i, const Shape& shape, const View* views) {
   TableIndex indices[kMaxIndices];
   int n = i.n_indices();
@@ -88,8 +97,7 @@ std::optional<Failure> move_indexed(const Image& image, const Instr& i, const Sh
   bool ok = i.op == Op::GATHER ? gather(shape, views[0], views[1], indices, n, i.masked(), &bad)
                                : scatter(shape, views[0], views[1], indices, n, i.accumulates(), i.masked(), &bad);
   if (ok) return std::nullopt;
-  return Failure{0, 0, "IndexOutOfRange",
-                 "index " + std::to_string(bad.value) + " lies outside [0, " + std::to_string(bad.limit) + ")"};
+  return Failure{0, 0, "IndexOutOfRange", out_of_range(bad)};
 }
 
 }  // namespace
