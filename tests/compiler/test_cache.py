@@ -165,29 +165,29 @@ def test_inductors_own_cache_key_holds_the_compiler() -> None:
 # Hits and misses in one process
 
 
-def test_layouts_and_offsets_are_planned_apart(fresh_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_and_lanes_are_planned_apart(fresh_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[list[tuple[Any, ...]]] = []
     original = stages.compile_graph
 
-    def counting(graph_json: str, inputs: Any) -> Any:
+    def counting(graph_json: str, inputs: Any, displaced: bool = True) -> Any:
         if "spyre_kernel" in graph_json:  # Inductor itself copies a scalar or two on the device
             compiled.append(list(inputs))
-        return original(graph_json, inputs)
+        return original(graph_json, inputs, displaced)
 
     monkeypatch.setattr(stages, "compile_graph", counting)
-    base = torch.randn(40, 128).to(FP16)
+    base = torch.randn(40, 192).to(FP16)
     x = base.to("spyre")
     torch._dynamo.reset()
     fn = torch.compile(lambda v: v * 2, dynamic=False)
-    for view in (lambda t: t[:10], lambda t: t[10:20], lambda t: t[11:21], lambda t: t[:10]):
-        assert torch.equal(fn(view(x)).cpu(), view(x.cpu()) * 2)
-    other = _C.SpyreTensorLayout([40, 128], [128, 1], FP16, [1, 0])
-    swapped = _C.spyre_empty_with_layout([40, 128], [128, 1], FP16, other)
+    for row, column in ((0, 0), (10, 0), (11, 64), (30, 128), (7, 5), (9, 69), (0, 0)):
+        part = slice(row, row + 10), slice(column, column + 32)
+        assert torch.equal(fn(x[part]).cpu(), x.cpu()[part] * 2)
+    other = _C.SpyreTensorLayout([40, 192], [192, 1], FP16, [1, 0])
+    swapped = _C.spyre_empty_with_layout([40, 192], [192, 1], FP16, other)
     swapped.copy_(base)
-    assert torch.equal(fn(swapped[:10]).cpu(), x.cpu()[:10] * 2)
-    offsets = [inputs[0][3] for inputs in compiled]
-    assert offsets == [0, 10 * 128, 11 * 128, 0]
-    assert compiled[0][0][:2] != compiled[3][0][:2]
+    assert torch.equal(fn(swapped[:10, :32]).cpu(), x.cpu()[:10, :32] * 2)
+    assert [inputs[0][3] for inputs in compiled] == [0, 5, 0]
+    assert compiled[0][0][:2] != compiled[2][0][:2]
 
 
 def test_a_hit_makes_no_second_entry(fresh_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:

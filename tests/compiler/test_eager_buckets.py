@@ -73,8 +73,8 @@ def planned(monkeypatch: pytest.MonkeyPatch, fresh_caches: Any) -> Iterator[list
     names: list[str] = []
     original = stages.compile_graph
 
-    def counting(graph_json: str, inputs: Any) -> Any:
-        made = original(graph_json, inputs)
+    def counting(graph_json: str, inputs: Any, displaced: bool = True) -> Any:
+        made = original(graph_json, inputs, displaced)
         names.append(made.name)
         return made
 

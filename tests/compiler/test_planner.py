@@ -258,13 +258,22 @@ def check_placement(planned: Plan) -> None:
 
 
 def check_arguments(planned: Plan) -> None:
-    """Inputs are only read, results are only written (or read back), and each argument has its layout's bytes."""
+    """Inputs are only read, results are only written (or read back), and each argument has its layout's bytes, or as
+    many as the view needs that an input is."""
     for arg, (role, _) in zip(planned.kernel.args, planned.bindings, strict=True):
         assert arg.role == role
         assert arg.access & Access.WRITE or role == "input"
         if role != "pool":
             layout = planned.graph.buffers[arg.name].layout
-            assert layout is not None and arg.bytes == layout.bytes
+            assert layout is not None and arg.bytes <= layout.bytes
+            assert arg.bytes == layout.bytes or (role == "input" and planned.displaced)
+    for op in planned.kernel.ops:
+        point, shape = grid(op.dims, whole(op.dims)), tuple(d.size for d in op.dims)
+        for operand in (*op.inputs, op.output):
+            if isinstance(operand, Operand) and operand.tensor.space is Space.MEMORY and not operand.tensor.base:
+                last = flat(operand.coords, point, operand.tensor.device_size, shape).max()
+                sticks = last // operand.tensor.device_size[-1] + 1
+                assert sticks * STICK_BYTES <= planned.kernel.args[operand.tensor.arg].bytes
 
 
 @settings(max_examples=60, derandomize=True, **COMMON)

@@ -154,7 +154,7 @@ def test_a_group_that_is_too_large_goes_in_parts() -> None:
 def test_programs_do_not_depend_on_where_groups_begin(monkeypatch: pytest.MonkeyPatch, fresh_caches: Any) -> None:
     made: list[str] = []
     original = stages.compile_graph
-    monkeypatch.setattr(stages, "compile_graph", lambda *a: made.append(a[0]) or original(*a))
+    monkeypatch.setattr(stages, "compile_graph", lambda *a, **k: made.append(a[0]) or original(*a, **k))
     _C.clear_eager_cache()
     check_grouped([30, 25, 20, 15])
     check_grouped([1, 0, 2, 0])
@@ -184,7 +184,7 @@ def test_another_prompt_compiles_nothing(monkeypatch: pytest.MonkeyPatch, fresh_
     card = compile_blocks(copy.deepcopy(host).half().to("spyre"))
     made: list[str] = []
     original = stages.compile_graph
-    monkeypatch.setattr(stages, "compile_graph", lambda *a: made.append(a[0]) or original(*a))
+    monkeypatch.setattr(stages, "compile_graph", lambda *a, **k: made.append(a[0]) or original(*a, **k))
     for rows in (7, 9):
         made.clear()
         ids = torch.randint(4, 500, (1, rows), generator=torch.Generator().manual_seed(rows))

@@ -22,40 +22,42 @@ from torch_spyre.runtime.cache import CachedKernel, OutputSpec
 log = logging.getLogger(__name__)
 
 
-def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> CachedKernel:
+def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]], displaced: bool = True) -> CachedKernel:
+    """The kernel for inputs laid out like these; `displaced` says whether launches may move it along its inputs."""
     graph = Graph.from_json(graph_json)
     specs = [InputSpec(Layout(*d[:3]), *d[3:]) if d else InputSpec(None) for d in inputs]
     with inspect.compiling(graph, graph_json, inputs) as kernel:
-        planned, module, program = _fitting(graph, specs)
+        planned, module, program = _fitting(graph, specs, displaced)
         kernel.done(planned, module, program)
     return _cached(planned, program.binary)
 
 
-def _fitting(graph: Graph, specs: Sequence[InputSpec]) -> tuple[Plan, Any, Any]:
+def _fitting(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple[Plan, Any, Any]:
     """Plan, module and program. A tile loop may cut an access where the back end cannot: then all temporaries go
     through memory, and there are no such loops."""
     try:
-        return _within_shares(graph, specs)
+        return _within_shares(graph, specs, displaced)
     except UnsupportedOp as error:
         if not knobs.get("lx_planning"):
             raise
         log.info("planned again without temporaries in the scratchpads, because %s", error)
         try:
             with knobs.patch(lx_planning=False):
-                return _within_shares(graph, specs)
+                return _within_shares(graph, specs, displaced)
         except (InvalidProgram, UnsupportedOp):
             raise error from None
 
 
-def _within_shares(graph: Graph, specs: Sequence[InputSpec]) -> tuple[Plan, Any, Any]:
+def _within_shares(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple[Plan, Any, Any]:
     """Where the back end needs more of LX than its share, the plan gets less of it."""
     shares = [knobs.get("dxp_lx_frac_avail"), 0.4, 0.6, 0.8, 1.0]
     for share in sorted(s for s in shares if s >= shares[0]):
         try:
             with knobs.patch(dxp_lx_frac_avail=share):
-                planned = plan(graph, specs)
+                planned = plan(graph, specs, displaced)
             module = emit(planned.kernel)
-            return planned, module, compile_module(module, duration_ns=_duration_ns)
+            sizes = [arg.bytes for arg in planned.kernel.args]
+            return planned, module, compile_module(module, duration_ns=_duration_ns, sizes=sizes)
         except InvalidProgram as error:
             if "bytes of LX" not in str(error):
                 raise
@@ -75,5 +77,11 @@ def _cached(planned: Plan, binary: bytes) -> CachedKernel:
         size, stride = b.returned_as or (b.size, b.stride)
         outputs.append(OutputSpec(size, stride, b.dtype, b.layout.device_size, b.layout.stride_map, b.layout.format))
     return CachedKernel(
-        planned.kernel.name, binary, planned.bindings, planned.scalars, tuple(outputs), planned.pool_bytes
+        planned.kernel.name,
+        binary,
+        planned.bindings,
+        planned.scalars,
+        tuple(outputs),
+        planned.pool_bytes,
+        displaced=planned.displaced,
     )

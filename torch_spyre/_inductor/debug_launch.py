@@ -15,7 +15,8 @@ from torch_spyre import knobs
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.runtime import cache
 
-Describe = Callable[[Any], tuple[Any, ...]]
+Described = tuple[tuple[Any, ...], ...]
+Describe = Callable[[Sequence[Any], bool], Described]
 Launcher = Callable[..., Any]
 
 
@@ -24,7 +25,8 @@ def wanted() -> bool:
 
 
 def wrapped(launcher: Launcher, graph_json: str, describe: Describe, plan: Callable[[str, Sequence[Any]], Any]) -> Any:
-    """The launcher as the knobs want it. `plan` makes the kernel for some inputs and puts it into the program cache."""
+    """The launcher as the knobs want it. `describe` says how inputs are stored, as a kernel that launches may move sees
+    them or as they are; `plan` makes the kernel for some inputs and puts it into the program cache."""
     if knobs.get("dump_spyre_code"):
         launcher = _from_directories(graph_json, describe, plan)
     return _saving(launcher, graph_json, describe) if knobs.get("dump_inputs") else launcher
@@ -34,7 +36,8 @@ def _saving(launcher: Launcher, graph_json: str, describe: Describe) -> Launcher
     from torch_spyre._inductor import inspect
 
     def launch(*inputs: Any) -> Any:
-        inspect.save_inputs(graph_json, [describe(x) for x in inputs], inputs)
+        for displaced in (True, False):
+            inspect.save_inputs(graph_json, describe(inputs, displaced), inputs)
         return launcher(*inputs)
 
     return launch
@@ -43,19 +46,21 @@ def _saving(launcher: Launcher, graph_json: str, describe: Describe) -> Launcher
 def _from_directories(graph_json: str, describe: Describe, plan: Callable[[str, Sequence[Any]], Any]) -> Launcher:
     from torch_spyre.runtime.jobplan import JobPlan, launch_jobplan, prepare_kernel
 
-    prepared: dict[tuple[Any, ...], JobPlan] = {}
+    prepared: dict[Described, JobPlan] = {}
 
     def launch(*inputs: Any) -> Any:
-        described = tuple(describe(x) for x in inputs)
-        if described not in prepared:
-            plan(graph_json, inputs)
-            prepared[described] = prepare_kernel(_directory(graph_json, described))
-        return launch_jobplan(prepared[described], inputs)
+        exact = describe(inputs, False)
+        if exact not in prepared:
+            made = describe(inputs, plan(graph_json, inputs).displaced)
+            if made not in prepared:
+                prepared[made] = prepare_kernel(_directory(graph_json, made))
+            prepared[exact] = prepared[made]
+        return launch_jobplan(prepared[exact], inputs)
 
     return launch
 
 
-def _directory(graph_json: str, described: Sequence[tuple[Any, ...]]) -> Path:
+def _directory(graph_json: str, described: Described) -> Path:
     entry = cache.key(graph_json, described)
     folder = cache.folder_of(entry)
     if cache.load(entry) is None:

@@ -27,7 +27,7 @@ from torch_spyre._inductor import inspect
 from torch_spyre._inductor.dynamic_recipe import Given, Recipe, Step, decode_expr, plain
 from torch_spyre._inductor.dynamic_space import NotBucketed, Shape, Space, capacity, factors, least, number
 from torch_spyre._inductor.dynamic_storage import dense, room_of, roomy_layout
-from torch_spyre._inductor.kernel import describe_input, to_launch_plan
+from torch_spyre._inductor.kernel import describe_input, for_offsets, to_launch_plan
 from torch_spyre._inductor.tilegraph.build import Builder, Outside
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre._inductor.tilegraph.trace import symbol
@@ -135,8 +135,7 @@ class DynamicKernel:
         exact_plans[self.recipe.name, self.recipe.steps[0].origin, call.reason] += 1
         n = len(self.recipe.given)
         sizes = dict(zip(self.recipe.symbols, call.values.values(), strict=True))
-        inputs = [describe_input(x) for x in args[:n]]
-        return to_launch_plan(*exact(self.recipe, self.json, sizes, inputs))
+        return for_offsets(args[:n], lambda inputs: to_launch_plan(*exact(self.recipe, self.json, sizes, inputs)))
 
     # Buckets
 
@@ -292,7 +291,7 @@ class DynamicKernel:
         shapes = self._shapes(call, args)
         inputs = []
         for i, given in enumerate(self.recipe.given):
-            described = describe_input(args[i])
+            described = describe_input(args[i], displaced=False)
             if i in self.varying:
                 extents, strides, *rest = described
                 described = (extents, tuple(shapes[given.name].translated(strides, extents, call.values, False)), *rest)
@@ -345,7 +344,7 @@ class DynamicKernel:
         order = {g.name: i for i, g in enumerate(recipe.given)}
         order |= {name: n + len(symbols) + i for i, name in enumerate(scalars)}
         places = [order[name] for name in names]
-        made = compile_graph(graph.to_json(), [inputs[i] if i < n else () for i in places])
+        made = compile_graph(graph.to_json(), [inputs[i] if i < n else () for i in places], displaced=False)
         made = rebound(made, places)
         codes = [("size", json.dumps(plain(e))) for e in scalars.values()]
         entry = self._entry(space, shapes, inputs, filled)

@@ -2,20 +2,24 @@
 """Kernels as generated code sees them: a callable that finds or makes the program for the layouts it is given.
 
 Enters: a layout-free TileGraph (JSON) and, at each call, tensors. Leaves: result tensors. The C++ launcher keeps one
-plan per combination of input layouts; only a combination it has not seen comes here.
+plan per combination of input layouts and positions within sticks; only a combination it has not seen comes here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from torch_spyre import _C, knobs
 from torch_spyre._inductor import debug_launch, hints
+from torch_spyre.errors import InvalidProgram, OutOfBounds
 from torch_spyre.runtime import cache
 from torch_spyre.runtime.jobplan import output_arguments
+
+log = logging.getLogger(__name__)
 
 
 def kernel(name: str, graph_json: str) -> Any:
@@ -23,12 +27,22 @@ def kernel(name: str, graph_json: str) -> Any:
     launcher = _C.KernelLauncher(name, lambda inputs: launch_plan(graph_json, inputs))
     if not debug_launch.wanted():
         return launcher
-    return debug_launch.wrapped(launcher, graph_json, describe_input, launch_plan)
+    return debug_launch.wrapped(launcher, graph_json, describe_inputs, launch_plan)
 
 
 def launch_plan(graph_json: str, inputs: Sequence[Any]) -> Any:
     """A ready LaunchPlan for these inputs: from the cache if possible, else planned, printed and assembled now."""
-    described = [describe_input(x) for x in inputs]
+    return for_offsets(inputs, lambda described: _launch_plan(graph_json, described, inputs))
+
+
+def for_offsets(inputs: Sequence[Any], make: Callable[[Sequence[tuple[Any, ...]]], Any]) -> Any:
+    """What `make` makes for inputs that launches may move; if it cannot be moved, for the offsets that they have."""
+    described, exact = (describe_inputs(inputs, displaced) for displaced in (True, False))
+    made = make(described)
+    return made if made.displaced or exact == described else make(exact)
+
+
+def _launch_plan(graph_json: str, described: Sequence[tuple[Any, ...]], inputs: Sequence[Any]) -> Any:
     entry = cache.key(graph_json, described)
     from torch_spyre._inductor import inspect
 
@@ -41,9 +55,16 @@ def launch_plan(graph_json: str, inputs: Sequence[Any]) -> Any:
     from torch_spyre._inductor.compile import compile_graph
 
     made = compile_graph(graph_json, described)
+    try:
+        plan = to_launch_plan(made)
+    except (InvalidProgram, OutOfBounds) as error:
+        if not made.displaced:
+            raise
+        log.warning("%s is planned for one offset at a time, because %s", made.name, error)
+        made = compile_graph(graph_json, described, displaced=False)
+        plan = to_launch_plan(made)
     if knobs.get("dump_inputs"):
         inspect.save_inputs(graph_json, described, inputs)
-    plan = to_launch_plan(made)  # what the card refuses is not stored
     cache.store(entry, made)
     return plan
 
@@ -52,18 +73,26 @@ def to_launch_plan(found: cache.CachedKernel, program: Any = None) -> Any:
     """A LaunchPlan of the kernel's program, which is loaded unless it is given."""
     outputs = [output_arguments(o) for o in found.outputs]
     program = program or _C.Program.load(found.program)
-    scalars = list(found.scalars)
-    return _C.LaunchPlan(program, list(found.bindings), outputs, found.pool_bytes, [], scalars, found.name)
+    bindings, scalars = list(found.bindings), list(found.scalars)
+    return _C.LaunchPlan(program, bindings, outputs, found.pool_bytes, [], scalars, found.name, found.displaced)
 
 
-def describe_input(x: Any) -> tuple[Any, ...]:
+def describe_inputs(inputs: Sequence[Any], displaced: bool) -> tuple[tuple[Any, ...], ...]:
+    return tuple(describe_input(x, displaced) for x in inputs)
+
+
+def describe_input(x: Any, displaced: bool = True) -> tuple[Any, ...]:
     """One input as planning and the cache key see it: (device_size, stride_map, format, offset), () for a scalar.
 
-    The names that a user gave to its dims follow, if there are any.
+    Of the offset only what the launch leaves to the program, unless the input is not to be `displaced`. The names that
+    a user gave to its dims follow, if there are any.
     """
     if not isinstance(x, torch.Tensor) or x.device.type == "cpu":
         return ()
     layout = _C.get_spyre_tensor_layout(x)
     names = hints.names_of(x)
-    known = (tuple(layout.device_size), tuple(layout.stride_map), layout.device_dtype.name, x.storage_offset())
+    offset = x.storage_offset()
+    if displaced and offset:
+        offset, _ = _C.view_start(layout, list(x.shape), list(x.stride()), offset)
+    known = (tuple(layout.device_size), tuple(layout.stride_map), layout.device_dtype.name, offset)
     return (*known, names) if names else known

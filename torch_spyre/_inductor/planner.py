@@ -3,14 +3,18 @@
 
 Enters: a layout-free graph and, for each input, its storage layout and offset. Leaves: a `tileops.Kernel` with the
 layouts of its outputs. Planning is deterministic: the same graph, layouts and knobs give the same kernel.
+
+A kernel is planned so that it can be displaced, if that is possible: its arguments end with the last byte that the
+input's view touches, and a launch may begin further on in the storage (`_C.view_start`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_spyre import knobs
+from torch_spyre._inductor import view_ends
 from torch_spyre._inductor.passes import dedup, handover, hinted, layouts, pieces, pool, residency, spans, views
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.passes.matmul_dims import normalised
@@ -67,9 +71,11 @@ class Plan:
     scalars: tuple[tuple[int, str], ...]  # (input index, "f" or "i")
     outputs: tuple[Buffer, ...]  # freshly allocated results, in order
     pool_bytes: int
+    displaced: bool = False  # may a launch move the inputs as `_C.view_start` says?
 
 
-def plan(graph: Graph, inputs: Sequence[InputSpec]) -> Plan:
+def plan(graph: Graph, inputs: Sequence[InputSpec], displaced: bool = True) -> Plan:
+    """The plan; `displaced` says whether it may become one that launches can move along its inputs."""
     graph = graph.clone()
     for name, spec in zip(graph.inputs, inputs, strict=True):
         buffer = graph.buffers[name]
@@ -81,9 +87,10 @@ def plan(graph: Graph, inputs: Sequence[InputSpec]) -> Plan:
                 f"{graph.name}: {buffer.dtype} ({spec.layout.format}) can be stored on the card but not computed with; "
                 "convert it to int32 or float16 on the host first"
             )
+    extents = view_ends.extents(graph) if displaced else None
     for stage in PASSES:
         graph = stage.run(graph)
-    return _Finalizer(graph).plan()
+    return _Finalizer(graph, extents).plan()
 
 
 def explain(graph: Graph) -> list[str]:
@@ -98,8 +105,10 @@ def explain(graph: Graph) -> list[str]:
 class _Finalizer:
     """Turns a planned graph into tile operations over numbered launch arguments."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, extents: Mapping[str, tuple[int, ...]] | None) -> None:
         self.graph = graph
+        self.extents = extents or {}
+        self.displaced = extents is not None
         self.args: list[KernelArg] = []
         self.bindings: list[tuple[str, int]] = []
         self.arg_of: dict[str, int] = {}
@@ -120,7 +129,8 @@ class _Finalizer:
             lx_scratch_base=self._lx_top(),
         )
         outputs = tuple(self.graph.buffers[n] for n in self.fresh)
-        return Plan(kernel, self.graph, tuple(self.bindings), tuple(self.scalars), outputs, pool.pool_bytes(self.graph))
+        bindings, scalars = tuple(self.bindings), tuple(self.scalars)
+        return Plan(kernel, self.graph, bindings, scalars, outputs, pool.pool_bytes(self.graph), self.displaced)
 
     def _loops(self) -> tuple[TileLoop, ...]:
         loops = []
@@ -152,7 +162,8 @@ class _Finalizer:
         layout = self.graph.buffers[name].layout
         assert layout is not None
         self.arg_of[name] = len(self.args)
-        self.args.append(KernelArg(name, layout.bytes, access, binding[0]))
+        size = view_ends.bytes_of(layout, self.extents[name]) if name in self.extents else layout.bytes
+        self.args.append(KernelArg(name, size, access, binding[0]))
         self.bindings.append(binding)
 
     def _lx_top(self) -> int:
@@ -166,19 +177,21 @@ class _Finalizer:
         assert top <= LX_BYTES
         return top
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str, table: bool = False) -> Tensor:
+        """A table says how many coordinates it has: any of them may be asked for."""
         b = self.graph.buffers[name]
         assert b.layout is not None
         if b.placement == "lx":
             return Tensor(name, b.layout.format, Space.LX, b.local_size, b.address, chunked=b.chunked)
         if name in self.arg_of:
-            return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, 0, self.arg_of[name])
+            extent, arg = self.extents.get(name, ()) if table else (), self.arg_of[name]
+            return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, 0, arg, extent=extent)
         return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, b.address, self.pool)
 
     def _access(self, node: Node, load: Load, coords: tuple[Coord, ...] | None) -> Operand | LinearOperand:
         buffer = self.graph.buffers[load.buffer]
         if coords is not None:
-            return Operand(self._tensor(load.buffer), coords)
+            return Operand(self._tensor(load.buffer, any(c.index >= 0 for c in coords)), coords)
         assert buffer.layout is not None
         offset = rewrite_index(node, load.index.shifted(buffer.offset))
         # A device dim of extent 1 takes no part of the offset; its stride may be larger than that of an outer dim.

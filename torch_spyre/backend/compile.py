@@ -84,10 +84,12 @@ def compile_module(
     *,
     options: Options = DEFAULT,
     bind: Mapping[str | int, int] | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> CompiledProgram:
     """Compiles the one function of a module, or the one that is named. `duration_ns` says how long a launch takes.
 
-    `bind` gives integer arguments, by position or name, values that the program may rely on.
+    `bind` gives integer arguments, by position or name, values that the program may rely on. `sizes` are bytes of the
+    launch buffers, where a view could reach further than its accesses do; the card proves that they do not.
     """
     functions = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
     if function is not None:
@@ -105,6 +107,9 @@ def compile_module(
         raise InvalidProgram(
             f"function {name} nests blocks too deeply, or computes a scalar in too many steps; write it in fewer"
         ) from None
+    if sizes is not None:
+        ends = zip(program.args, sizes, strict=True)
+        program.args = [ProgramArg(arg.access, min(arg.bytes, size)) for arg, size in ends]
     if duration_ns is not None:
         program.duration_ns = duration_ns(program)
     binary = ProgramBuilder(program).build()

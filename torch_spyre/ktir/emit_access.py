@@ -183,7 +183,7 @@ class Head:
     # -- views ---------------------------------------------------------------------------------------------------
 
     def view(self, buffer: Tensor) -> SSAValue:
-        key = (buffer.space, buffer.arg, buffer.base, buffer.device_size, buffer.format)
+        key = (buffer.space, buffer.arg, buffer.base, buffer.device_size, buffer.extent, buffer.format)
         if key not in self._values:
             self._values[key] = self._build_view(buffer)
         return self._values[key]
@@ -207,7 +207,8 @@ class Head:
         strides = [1] * len(buffer.device_size)
         for i in reversed(range(len(strides) - 1)):
             strides[i] = strides[i + 1] * buffer.device_size[i + 1]
-        view = ConstructMemoryViewOp.get(offset, buffer.device_size, strides, element, _SPACES[buffer.space])
+        sizes = buffer.extent or buffer.device_size
+        view = ConstructMemoryViewOp.get(offset, sizes, strides, element, _SPACES[buffer.space])
         return hint(self.add(view), f"{buffer.name}_view")
 
     # -- slices --------------------------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class Tensor:
     base: int = 0
     arg: int = -1
     chunked: bool = False  # LX inside a tile loop: holds what one trip works on, not the whole slice
+    extent: tuple[int, ...] = ()  # of a table: coordinates that exist, if fewer; device_size then gives the pitches
 
     @property
     def elements(self) -> int:

@@ -170,7 +170,9 @@ def _of_value(x: Any) -> tuple[Any, ...]:
         return (type(x), x)
     if x.device.type != DEVICE_NAME:
         return (x.device, x.dtype, x.shape)
-    return (x.device, x.dtype, x.shape, x.stride(), x.storage_offset(), _C.get_spyre_tensor_layout(x))
+    layout = _C.get_spyre_tensor_layout(x)
+    offset, _ = _C.view_start(layout, list(x.shape), list(x.stride()), x.storage_offset())
+    return (x.device, x.dtype, x.shape, x.stride(), offset, layout)
 
 
 # The call on the host

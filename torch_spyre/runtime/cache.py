@@ -48,7 +48,8 @@ class OutputSpec:
 class CachedKernel:
     """All that launching needs: no compiler object, no layout object.
 
-    `inputs` are the layouts the program was made for: (device_size, stride_map, format, offset), () for a scalar.
+    `inputs` are the layouts the program was made for: (device_size, stride_map, format, offset), () for a scalar. If
+    it is `displaced`, launches move it along its inputs, and an offset is what `_C.view_start` leaves of theirs.
     """
 
     name: str
@@ -58,6 +59,7 @@ class CachedKernel:
     outputs: tuple[OutputSpec, ...]
     pool_bytes: int
     inputs: tuple[tuple[Any, ...], ...] = ()
+    displaced: bool = False
 
     @property
     def n_inputs(self) -> int:
@@ -164,6 +166,7 @@ def read(folder: Path, entry: str | None = None) -> CachedKernel:
         tuple(_output(o) for o in meta["outputs"]),
         meta["pool_bytes"],
         tuple(tuple(tuple(x) if isinstance(x, list) else x for x in i) for i in meta["inputs"]),
+        bool(meta["displaced"]),
     )
 
 

@@ -159,8 +159,10 @@ class JobPlan:
 
     def _check_layout(self, i: int, x: torch.Tensor) -> None:
         assert self.kernel is not None
-        layout = _C.get_spyre_tensor_layout(x)
-        found = (tuple(layout.device_size), tuple(layout.stride_map), layout.device_dtype.name, x.storage_offset())
+        layout, offset = _C.get_spyre_tensor_layout(x), x.storage_offset()
+        if self.kernel.displaced and i < self.kernel.n_inputs:
+            offset, _ = _C.view_start(layout, list(x.shape), list(x.stride()), offset)
+        found = (tuple(layout.device_size), tuple(layout.stride_map), layout.device_dtype.name, offset)
         if i >= self.kernel.n_inputs:
             o = self.kernel.outputs[i - self.kernel.n_inputs]
             wanted: tuple[Any, ...] = (o.device_size, o.stride_map, o.format, 0)
@@ -289,8 +291,8 @@ def _make_runner(name: str, binary: bytes, kernel: cache.CachedKernel | None) ->
     flat = [("input", n_in + i) if kind == "output" else (kind, i) for kind, i in kernel.bindings]
     outputs = [output_arguments(o) for o in kernel.outputs]
     scalars, pool = list(kernel.scalars), kernel.pool_bytes
-    fresh_plan = _C.LaunchPlan(program, list(kernel.bindings), outputs, pool, [], scalars, name)
-    given_plan = _C.LaunchPlan(program, flat, [], pool, [], scalars, name)
+    fresh_plan = _C.LaunchPlan(program, list(kernel.bindings), outputs, pool, [], scalars, name, kernel.displaced)
+    given_plan = _C.LaunchPlan(program, flat, [], pool, [], scalars, name, kernel.displaced)
     return _Runner(
         _C.KernelLauncher(name, lambda _: fresh_plan), _C.KernelLauncher(name, lambda _: given_plan), program
     )

@@ -8,6 +8,7 @@
 
 #include "device.h"
 #include "errors.h"
+#include "offsets.h"
 #include "python_objects.h"
 
 namespace spyre {
@@ -25,9 +26,13 @@ struct Launcher {
 enum NumberTag : int64_t { kPyFloat = 8, kPyInt = 9 };
 
 struct Inputs {
+  explicit Inputs(Offsets o) : offsets(o) {}
+
+  const Offsets offsets;
   Key key;
   c10::SmallVector<Operand, 16> operands;
   c10::DeviceIndex device = -1;
+  bool moved = false;  // does any of them have a displacement?
 
   void add(Launcher* self, PyObject* object);
   void add_tensor(Launcher* self, const at::Tensor& t);
@@ -37,12 +42,14 @@ std::string name_of(Launcher* self) { return py::str(py::handle(self->name)); }
 
 void Inputs::add_tensor(Launcher* self, const at::Tensor& t) {
   operands.push_back({&t});
-  if (t.is_privateuseone()) {
+  if (C10_LIKELY(t.is_privateuseone())) {
     const auto index = t.device().index();
     if (device == -1) device = index;
     TORCH_CHECK(index == device, name_of(self), ": inputs are on spyre:", static_cast<int>(device),
                 " and spyre:", static_cast<int>(index), "; a kernel runs on one device");
-    key.add_tensor(t);
+    const auto displacement = key.add_tensor(t, offsets);
+    operands.back().displacement = displacement;
+    moved |= displacement != 0;
   } else {
     TORCH_CHECK(t.is_cpu() && t.dim() == 0, name_of(self),
                 ": expected tensors on spyre or CPU scalars, got a tensor of rank ", t.dim(), " on ", t.device(),
@@ -67,12 +74,29 @@ void Inputs::add(Launcher* self, PyObject* object) {
   TORCH_CHECK_TYPE(false, name_of(self), ": inputs are tensors and numbers, got ", Py_TYPE(object)->tp_name);
 }
 
+Inputs described(Launcher* self, PyObject* const* args, size_t n, Offsets offsets) {
+  Inputs inputs(offsets);
+  for (size_t i = 0; i < n; ++i) inputs.add(self, args[i]);
+  return inputs;
+}
+
+std::shared_ptr<const LaunchPlan> known_plan(Launcher* self, const Inputs& inputs) {
+  const auto it = self->plans->find(inputs.key.words());
+  const bool serves =
+      it != self->plans->end() && (inputs.offsets == Offsets::exact || it->second->serves(inputs.moved));
+  return serves ? it->second : nullptr;
+}
+
+/// A plan that no displacement fits is kept under the offsets of its inputs.
 std::shared_ptr<const LaunchPlan> plan_miss(Launcher* self, const Inputs& inputs, PyObject* const* args, size_t n) {
+  const auto exact = described(self, args, n, Offsets::exact);
+  if (inputs.moved)
+    if (auto plan = known_plan(self, exact)) return plan;
   py::list list;
   for (size_t i = 0; i < n; ++i) list.append(py::handle(args[i]));
   const auto answer = py::handle(self->miss)(list);
   std::shared_ptr<const LaunchPlan> plan = py::cast<std::shared_ptr<LaunchPlan>>(answer);
-  const auto words = inputs.key.words();
+  const auto words = (plan->displaced ? inputs : exact).key.words();
   self->plans->insert_or_assign({words.begin(), words.end()}, plan);
   return plan;
 }
@@ -82,10 +106,9 @@ PyObject* launcher_call(PyObject* object, PyObject* const* args, size_t nargsf, 
   auto* self = reinterpret_cast<Launcher*>(object);
   const auto n = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
   TORCH_CHECK_TYPE(!kwnames || PyTuple_GET_SIZE(kwnames) == 0, name_of(self), ": no keyword arguments");
-  Inputs inputs;
-  for (size_t i = 0; i < n; ++i) inputs.add(self, args[i]);
-  const auto it = self->plans->find(inputs.key.words());
-  const auto plan = it != self->plans->end() ? it->second : plan_miss(self, inputs, args, n);
+  const auto inputs = described(self, args, n, Offsets::displaced);
+  auto plan = known_plan(self, inputs);
+  if (C10_UNLIKELY(!plan)) plan = plan_miss(self, inputs, args, n);
   const auto device = inputs.device == -1 ? current_device() : inputs.device;
   auto outputs = plan->run(device, {inputs.operands.data(), inputs.operands.size()});
   PyObject* result = PyTuple_New(static_cast<Py_ssize_t>(outputs.size()));
@@ -174,16 +197,22 @@ OutputSpec parse_output(const py::tuple& t) {
           t[3].cast<const SpyreTensorLayout*>()};
 }
 
+void check_view(const std::vector<int64_t>& size, const std::vector<int64_t>& stride) {
+  if (size.size() != stride.size())
+    raise("InvalidArgument", c10::str("a view of ", size.size(), " sizes and ", stride.size(), " strides"));
+}
+
 std::shared_ptr<LaunchPlan> make_plan(std::shared_ptr<card::Program> program, const std::vector<py::tuple>& bindings,
                                       const std::vector<py::tuple>& outputs, uint64_t pool_bytes,
                                       std::vector<at::Tensor> constants, const std::vector<py::tuple>& scalars,
-                                      std::string name) {
+                                      std::string name, bool displaced) {
   auto plan = std::make_shared<LaunchPlan>();
   plan->name = std::move(name);
   plan->program = std::move(program);
   for (const auto& b : bindings) plan->bindings.push_back(parse_binding(b));
   for (const auto& o : outputs) plan->outputs.push_back(parse_output(o));
   plan->pool_bytes = pool_bytes;
+  plan->displaced = displaced;
   plan->constants = std::move(constants);
   for (const auto& s : scalars) plan->scalars.push_back({s[0].cast<int>(), s[1].cast<std::string>() == "f"});
   plan->check();
@@ -229,10 +258,32 @@ void bind_launch(py::module_& m) {
   py::class_<LaunchPlan, std::shared_ptr<LaunchPlan>>(m, "LaunchPlan", "A program with its buffers and scalars named.")
       .def(py::init(&make_plan), py::arg("program"), py::arg("bindings"), py::arg("outputs"), py::arg("pool_bytes") = 0,
            py::arg("constants") = std::vector<at::Tensor>{}, py::arg("scalars") = std::vector<py::tuple>{},
-           py::arg("name") = "")
+           py::arg("name") = "", py::arg("displaced") = false)
       .def_property_readonly("program",
                              [](const LaunchPlan& p) { return std::const_pointer_cast<card::Program>(p.program); })
-      .def_property_readonly("pool_bytes", [](const LaunchPlan& p) { return p.pool_bytes; });
+      .def_property_readonly("pool_bytes", [](const LaunchPlan& p) { return p.pool_bytes; })
+      .def_property_readonly(
+          "displaced", [](const LaunchPlan& p) { return p.displaced; },
+          "Made for the offset that view_start gives for each input; else for the storage offset itself.");
+  m.def(
+      "view_start",
+      [](const SpyreTensorLayout& layout, const std::vector<int64_t>& size, const std::vector<int64_t>& stride,
+         int64_t offset) {
+        check_view(size, stride);
+        const auto start = view_start(layout, size, stride, offset);
+        return std::pair(start.offset, start.bytes);
+      },
+      py::arg("layout"), py::arg("size"), py::arg("stride"), py::arg("offset"),
+      "(offset for which a program is planned, bytes that its launches add to the address), see csrc/aten/offsets.h.");
+  m.def(
+      "view_extents",
+      [](const SpyreTensorLayout& layout, const std::vector<int64_t>& size, const std::vector<int64_t>& stride,
+         int64_t offset) {
+        check_view(size, stride);
+        return view_extents(layout, size, stride, offset);
+      },
+      py::arg("layout"), py::arg("size"), py::arg("stride"), py::arg("offset"),
+      "How many device coordinates along each dim, from 0 on, a view touches.");
   m.def("_set_launch_blocking", &set_launch_blocking, py::arg("on"),
         "Each launch waits for its end and raises its error.");
   m.add_object("KernelLauncher", py::reinterpret_steal<py::object>(make_launcher_type()));

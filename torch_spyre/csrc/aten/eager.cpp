@@ -77,7 +77,10 @@ struct Call {
   c10::SmallVector<const at::Tensor*, 8> tensors;  // null: a number
   c10::SmallVector<double, 8> numbers;             // by the place of the null
   bool numbers_at_launch = false;                  // floats are launch scalars, not part of the key
+  c10::SmallVector<uint64_t, 8> displacements;     // of the tensors, see Operand
+  bool moved = false;                              // is any of them not 0?
   bool sizes = true;                               // are sizes, strides and layouts part of the key?
+  Offsets offsets = Offsets::displaced;
   c10::DeviceIndex device = -1;
   std::optional<at::Generator> generator;
   const at::Tensor* foreign = nullptr;  // a tensor that is neither on spyre nor a CPU scalar
@@ -86,8 +89,10 @@ struct Call {
   void add(const c10::IValue& v);
   void add_tensor(const at::Tensor& t);
   void add_number(double value);
+  bool served_by(const EagerPlan& plan) const { return offsets == Offsets::exact || plan.launch->serves(moved); }
   Operand operand(int i) const {
-    return tensors[i] ? Operand{tensors[i]} : Operand{nullptr, numbers[i], static_cast<int64_t>(numbers[i])};
+    return tensors[i] ? Operand{tensors[i], 0, 0, displacements[i]}
+                      : Operand{nullptr, numbers[i], static_cast<int64_t>(numbers[i])};
   }
 };
 
@@ -95,6 +100,7 @@ void Call::add_number(double value) {
   key.add(kDouble);
   if (!numbers_at_launch) return key.add(std::bit_cast<int64_t>(value));
   tensors.push_back(nullptr);
+  displacements.push_back(0);
   numbers.resize(tensors.size());
   numbers.back() = value;
 }
@@ -102,12 +108,14 @@ void Call::add_number(double value) {
 void Call::add_tensor(const at::Tensor& t) {
   if (!t.defined()) return key.add(kUndefined);
   tensors.push_back(&t);
+  displacements.push_back(0);
   if (t.is_privateuseone()) {
     const auto index = t.device().index();
     if (device == -1) device = index;
     if (index != device) foreign = &t;
     if (sizes) {
-      key.add_tensor(t);
+      displacements.back() = key.add_tensor(t, offsets);
+      moved |= displacements.back() != 0;
     } else {
       key.add(static_cast<int64_t>(t.scalar_type()) << 8 | static_cast<int64_t>(index) << 16 | t.dim() << 32);
     }
@@ -174,9 +182,10 @@ std::shared_ptr<const EagerPlan> find(const Call& call) {
   std::shared_ptr<const EagerPlan> found;
   {
     std::shared_lock lock(all.mutex);
-    if (const auto it = all.young.find(call.key.words()); C10_LIKELY(it != all.young.end())) return it->second;
+    if (const auto it = all.young.find(call.key.words()); C10_LIKELY(it != all.young.end()))
+      return call.served_by(*it->second) ? it->second : nullptr;
     const auto it = all.old.find(call.key.words());
-    if (it == all.old.end()) return nullptr;
+    if (it == all.old.end() || !call.served_by(*it->second)) return nullptr;
     found = it->second;
   }
   std::unique_lock lock(all.mutex);
@@ -205,10 +214,11 @@ void read_knobs() {
   knobs_word = knobs_reader ? py::reinterpret_borrow<py::object>(knobs_reader)().cast<int64_t>() : 0;
 }
 
-Call describe(const c10::OperatorHandle& op, const Stack& stack, bool sizes) {
+Call describe(const c10::OperatorHandle& op, const Stack& stack, bool sizes, Offsets offsets = Offsets::displaced) {
   if (C10_UNLIKELY(knobs_word < 0)) read_knobs();
   Call call;
   call.sizes = sizes;
+  call.offsets = offsets;
   call.numbers_at_launch = numbers_at_launch(op);
   call.key.add(reinterpret_cast<int64_t>(&op.schema()));
   call.key.add(knobs_word);
@@ -383,7 +393,8 @@ std::shared_ptr<const EagerPlan> plan_call(const c10::OperatorHandle& op, Stack*
   }
   if (plan) {
     // The compiler may have been the first to look at the knobs of this thread.
-    const auto words = call.cacheable ? describe(op, *stack, /*sizes=*/true).key : Key();
+    const auto offsets = plan->launch->displaced ? Offsets::displaced : Offsets::exact;
+    const auto words = call.cacheable ? describe(op, *stack, /*sizes=*/true, offsets).key : Key();
     std::unique_lock lock(cache().mutex);
     if (call.cacheable) cache().put(words.words(), plan);
     return plan;
@@ -424,13 +435,17 @@ void run_eager(const c10::OperatorHandle& op, Stack* stack, int written) {
     allow_sharing(op, *stack, {words.data(), words.size()});
     copy_shared(op, stack, written);
   }
-  const auto call = describe(op, *stack, /*sizes=*/true);
+  auto call = describe(op, *stack, /*sizes=*/true);
   if (C10_UNLIKELY(call.foreign != nullptr)) {
     if (!call.foreign->is_cpu() || call.device == -1 || !move_indices(op, stack, call.device))
       mixed_devices(op, call.device, *call.foreign);
     return run_eager(op, stack, written);
   }
   auto plan = call.cacheable ? find(call) : nullptr;
+  if (!plan && call.cacheable && call.moved) {  // a plan for these offsets only?
+    call = describe(op, *stack, /*sizes=*/true, Offsets::exact);
+    plan = find(call);
+  }
   if (!plan && call.cacheable) plan = find_bucket(op, *stack, call);
   if (!plan) plan = plan_call(op, stack, call);
   if (plan) run_plan(op, stack, call, *plan);

@@ -6,6 +6,7 @@
 
 #include "device.h"
 #include "errors.h"
+#include "offsets.h"
 #include "profiler.h"
 #include "recording.h"
 #include "spyre/sanitizer.h"
@@ -68,16 +69,19 @@ void invalid(const std::string& message) { raise("InvalidArgument", "LaunchPlan:
 
 void set_launch_blocking(bool on) { launch_blocking = on; }
 
-void Key::add_tensor(const at::Tensor& tensor) {
+uint64_t Key::add_tensor(const at::Tensor& tensor, Offsets offsets) {
   const auto* impl = tensor.unsafeGetTensorImpl();
   const auto& record = record_of(tensor);
   const auto sizes = impl->sizes(), strides = impl->strides();
   add(kTensor | static_cast<int64_t>(tensor.scalar_type()) << 8 | static_cast<int64_t>(record.device) << 16 |
       static_cast<int64_t>(sizes.size()) << 32);
-  add(impl->storage_offset());
+  const auto offset = impl->storage_offset();
+  const auto start = offset == 0 ? ViewStart{0, 0} : view_start(*record.layout, sizes, strides, offset);
+  add(offsets == Offsets::exact ? offset : start.offset);
   add(reinterpret_cast<int64_t>(record.layout));
   words_.append(sizes.begin(), sizes.end());
   words_.append(strides.begin(), strides.end());
+  return start.bytes;
 }
 
 void Key::add_scalar_tensor(const at::Tensor& tensor) {
@@ -129,6 +133,14 @@ void submit(c10::DeviceIndex device, const std::shared_ptr<const card::Program>&
 Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs) const {
   const profiler::Call call(&name);
   Recording* const recording = Recording::active();
+  c10::SmallVector<card::Buffer, 16> buffers;
+  c10::SmallVector<uint64_t, 16> displacements;
+  const auto bind = [&](const card::Buffer& whole, uint64_t displacement = 0) {
+    if (displacement > whole.bytes)
+      invalid(c10::str("a view begins ", displacement, " bytes into a storage of ", whole.bytes));
+    buffers.push_back({whole.address + displacement, whole.bytes - displacement});
+    displacements.push_back(displacement);
+  };
   const auto buffer_of = [&](const at::Tensor& tensor) {
     if (C10_UNLIKELY(recording != nullptr)) recording->hold(tensor);
     return raw_record_of(tensor).buffer();
@@ -146,24 +158,23 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
     pool_buffer = record_of(pool).buffer();
   }
   const auto n_inputs = static_cast<int>(inputs.size());
-  c10::SmallVector<card::Buffer, 16> buffers;
   for (const auto& b : bindings) {
     switch (b.kind) {
       case Binding::Kind::input:
         if (b.index >= n_inputs || !inputs[b.index].tensor)
           invalid(c10::str("input ", b.index, " is not a spyre tensor"));
-        buffers.push_back(buffer_of(*inputs[b.index].tensor));
+        bind(buffer_of(*inputs[b.index].tensor), displaced ? inputs[b.index].displacement : 0);
         break;
       case Binding::Kind::output:
-        buffers.push_back(buffer_of(results[b.index]));
+        bind(buffer_of(results[b.index]));
         break;
       case Binding::Kind::pool:
-        buffers.push_back(pool_buffer);
+        bind(pool_buffer);
         break;
       case Binding::Kind::constant:
         if (raw_record_of(constants[b.index]).device != device)
           invalid(c10::str("constant ", b.index, " is on another device"));
-        buffers.push_back(buffer_of(constants[b.index]));
+        bind(buffer_of(constants[b.index]));
         break;
     }
   }
@@ -175,7 +186,7 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
   const std::span<const card::Buffer> bound(buffers.data(), buffers.size());
   const std::span<const card::Scalar> numbers(values.data(), values.size());
   submit(device, program, bound, numbers);
-  if (C10_UNLIKELY(recording != nullptr)) recording->launched(device, *this, bound, numbers);
+  if (C10_UNLIKELY(recording != nullptr)) recording->launched(device, *this, bound, displacements, numbers);
   return results;
 }
 

@@ -2,7 +2,8 @@
 // Launching planned programs: the plan, the key under which it is cached, and the cache.
 //
 // Enters: tensors and numbers. Leaves: fresh output tensors, and a program queued on the card of the inputs.
-// A plan is made for one combination of shapes, strides, offsets and layouts; the key names exactly those.
+// A plan is made for one combination of shapes, strides, layouts and starts of views (offsets.h); the key names exactly
+// those. A plan that cannot be moved along its arguments is kept under the offsets themselves.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
@@ -23,14 +24,18 @@ struct Operand {
   const at::Tensor* tensor = nullptr;
   double f = 0;
   int64_t i = 0;
+  uint64_t displacement = 0;  // of a tensor: bytes from its storage to where a plan that is displaced begins
 };
+
+/// How a key names the offset of a tensor.
+enum class Offsets { displaced, exact };
 
 /// Words that identify a call. Numbers and CPU scalar tensors enter by kind only: their values are launch scalars.
 class Key {
  public:
   void add(int64_t word) { words_.push_back(word); }
-  /// A spyre tensor: dtype, device, sizes, strides, offset and layout.
-  void add_tensor(const at::Tensor& tensor);
+  /// A spyre tensor: dtype, device, sizes, strides, offset and layout. Returns its displacement.
+  uint64_t add_tensor(const at::Tensor& tensor, Offsets offsets);
   /// A CPU tensor of rank 0.
   void add_scalar_tensor(const at::Tensor& tensor);
   std::span<const int64_t> words() const { return {words_.data(), words_.size()}; }
@@ -84,7 +89,12 @@ struct LaunchPlan {
   uint64_t pool_bytes = 0;
   std::vector<at::Tensor> constants;
   std::vector<ScalarSpec> scalars;
+  /// Serves views that begin elsewhere in their storages too: the program is made for the offset that the key names,
+  /// and the launch adds the displacement of each input to its address. Else it is made for the offsets themselves.
+  bool displaced = false;
 
+  /// May it run on inputs of its key, some of which (`moved`) have a displacement?
+  bool serves(bool moved) const { return displaced || !moved; }
   /// Raises InvalidArgument if bindings and scalars do not fit the program.
   void check() const;
   /// Allocates the outputs and queues the program on the current stream of `device`.

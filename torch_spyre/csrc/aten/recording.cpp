@@ -56,16 +56,18 @@ void Recording::hold(const at::Tensor& tensor) {
 }
 
 void Recording::launched(c10::DeviceIndex device, const LaunchPlan& plan, std::span<const card::Buffer> buffers,
-                         std::span<const card::Scalar> scalars) {
+                         std::span<const uint64_t> displacements, std::span<const card::Scalar> scalars) {
   if (launches_.empty()) {
     device_ = device;
     stream_ = current_stream_id(device);
   }
   if (device != device_ || current_stream_id(device) != stream_) spoil("launches on several devices or streams");
   Launch launch{plan.program, plan.name, {buffers.begin(), buffers.end()}, {scalars.begin(), scalars.end()}, {}};
-  for (const auto& buffer : buffers) {
-    const auto it = numbers_.find(buffer.address);
-    launch.origins.push_back(it == numbers_.end() ? Origin{false, buffer.address} : Origin{true, it->second});
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const auto memory = buffers[i].address - displacements[i];
+    const auto it = numbers_.find(memory);
+    const bool inside = it != numbers_.end();
+    launch.origins.push_back({inside, inside ? it->second : memory, displacements[i]});
   }
   launches_.push_back(std::move(launch));
 }

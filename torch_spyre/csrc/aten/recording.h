@@ -32,8 +32,9 @@ class Recording {
   /// Working memory of a launch. Launches run one after another: all of them share it.
   card::Buffer pool(c10::DeviceIndex device, uint64_t bytes);
   void hold(const at::Tensor& tensor);
+  /// `displacements` say how far into its memory each buffer begins.
   void launched(c10::DeviceIndex device, const LaunchPlan& plan, std::span<const card::Buffer> buffers,
-                std::span<const card::Scalar> scalars);
+                std::span<const uint64_t> displacements, std::span<const card::Scalar> scalars);
   void spoil(const std::string& reason);
 
   /// Why it cannot be replayed; empty if it can.
@@ -47,7 +48,7 @@ class Recording {
   /// Outside memory by its address, inside memory by the number of its allocation.
   struct Origin {
     bool inside;
-    uint64_t value;
+    uint64_t value, displacement;
     bool operator==(const Origin&) const = default;
   };
   struct Launch {

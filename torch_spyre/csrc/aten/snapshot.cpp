@@ -26,7 +26,7 @@ uint64_t version_of([[maybe_unused]] PyObject* dict) {
 size_t state_of_tensor(const at::Tensor& tensor) {
   Key key;
   if (tensor.is_privateuseone()) {
-    key.add_tensor(tensor);
+    key.add_tensor(tensor, Offsets::exact);
     key.add(static_cast<int64_t>(raw_record_of(tensor).address));
   } else {
     key.add(tensor.has_storage() ? reinterpret_cast<int64_t>(tensor.storage().data()) : 0);

@@ -2,6 +2,9 @@
 #include "access.h"
 
 #include <algorithm>
+#include <cstdlib>
+
+#include "spyre/remainders.h"
 
 namespace spyre::card {
 
@@ -120,17 +123,20 @@ bool layout_span(const LayoutMap& map, const Shape& shape, int element_bytes, __
   }
   visited = 0;
   if (low < 0 || high >> 62) return false;
-  // Quick bound: each coordinate is limited by the remainder that the dims before it leave.
-  __int128 remainder = high, end = 0;
-  bool tight = true;
+  // Quick bound: each coordinate is limited by the remainders that the dims before it leave.
+  Remainders rest(static_cast<int64_t>(low));
+  for (int d = 0; d < shape.rank; ++d)
+    if (shape.extent[d] > 1) rest.add(shape.extent[d], std::abs(map.stride[d]));
+  __int128 end = 0;
+  bool tight = rest.known();
   for (int d = 0; d < map.n_device_dims && tight; ++d) {
-    __int128 coord = remainder / map.device[d].host_stride;
+    const int64_t coord = rest.end() / map.device[d].host_stride;
     tight = coord < map.device[d].extent;
-    end += coord * map.device[d].byte_stride;
-    remainder = std::min<__int128>(remainder, map.device[d].host_stride - 1);
+    end += static_cast<__int128>(coord) * map.device[d].byte_stride;
+    rest.take(map.device[d].host_stride);
   }
   span = {0, end + direct + element_bytes};
-  if (tight && remainder == 0 && span.end <= limit) return true;
+  if (tight && rest.end() == 0 && span.end <= limit) return true;
   if (points(shape) > max_visits) return false;
   visited = points(shape);
   bool inside = true;
