@@ -7,11 +7,25 @@ layouts of its outputs. Planning is deterministic: the same graph, layouts and k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch_spyre import knobs
-from torch_spyre._inductor.passes import dedup, handover, hinted, layouts, pieces, pool, residency, spans, views
+from torch_spyre._inductor.passes import (
+    compaction,
+    dedup,
+    handover,
+    hinted,
+    layouts,
+    pieces,
+    pool,
+    residency,
+    span_loops,
+    spans,
+    views,
+)
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.passes.matmul_dims import normalised
 from torch_spyre._inductor.passes.placement import loop_bounds
@@ -35,7 +49,7 @@ from torch_spyre.ktir.tileops import (
     TileOp,
 )
 
-PASSES = (dedup, views, hinted, spans, pieces, layouts, residency, pool)
+PASSES = (dedup, views, hinted, spans, pieces, layouts, compaction, residency, span_loops, pool)
 COMPUTED = (
     "SEN169_FP16",
     "IEEE_FP32",
@@ -69,7 +83,8 @@ class Plan:
     pool_bytes: int
 
 
-def plan(graph: Graph, inputs: Sequence[InputSpec]) -> Plan:
+def plan(graph: Graph, inputs: Sequence[InputSpec], parts: Mapping[str, int] = MappingProxyType({})) -> Plan:
+    """`parts` says of nodes in how many parts a core does its slice, at least."""
     graph = graph.clone()
     for name, spec in zip(graph.inputs, inputs, strict=True):
         buffer = graph.buffers[name]
@@ -82,7 +97,7 @@ def plan(graph: Graph, inputs: Sequence[InputSpec]) -> Plan:
                 "convert it to int32 or float16 on the host first"
             )
     for stage in PASSES:
-        graph = stage.run(graph)
+        graph = stage.run(graph, parts) if stage is span_loops else stage.run(graph)
     return _Finalizer(graph).plan()
 
 
@@ -125,8 +140,8 @@ class _Finalizer:
     def _loops(self) -> tuple[TileLoop, ...]:
         loops = []
         for begin, end in loop_bounds(self.graph.nodes).values():
-            dim = next(d for d in self.graph.nodes[begin].tiles if d.chunk)
-            loops.append(TileLoop(begin, end + 1, -(-dim.extent // dim.chunk)))
+            trips = (-(-d.extent // d.chunk) for d in self.graph.nodes[begin].tiles if d.chunk)
+            loops.append(TileLoop(begin, end + 1, math.prod(trips)))
         return tuple(loops)
 
     def _number(self) -> None:

@@ -7,6 +7,8 @@ is made again without that hope, and the cheaper of the two is kept, priced as t
 
 from __future__ import annotations
 
+import math
+
 from torch_spyre._inductor.passes import division, handover, scratchpad, staging, tiling
 from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.ownership import split_of
@@ -50,10 +52,10 @@ def price(graph: Graph) -> float:
                 in_lx |= 1 << i
         cost = NodeCost(graph, node)
         total += cost.ns(split_of(node), in_lx)
-        looped = next((d for d in node.tiles if d.chunk), None)
-        if looped is not None:
-            again = tiling.reread(graph, node, looped.name)
-            trips = -(-looped.extent // looped.chunk)
+        looped = [d for d in node.tiles if d.chunk]
+        if looped:
+            again = sum(tiling.reread(graph, node, d.name) for d in looped)
+            trips = math.prod(-(-d.extent // d.chunk) for d in looped)
             device = cost.device
             total += (trips - 1) * (device["launch.loop_trip"] * 1e3 + again / device["memory.bandwidth"])
     return total

@@ -1,0 +1,2 @@
+def run(graph): return graph
+def explain(graph): return []
