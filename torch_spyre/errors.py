@@ -28,7 +28,7 @@ class SpanExceeded(InvalidProgram):
 
 
 class ScratchpadFull(InvalidProgram):
-    """A program needs more of a scratchpad than there is. `op` names the operation that needs most of it."""
+    """A program needs more of a scratchpad than there is. `op` is the origin of the operation that takes most of it."""
 
     def __init__(self, message: str, needed: int = 0, available: int = 1, op: str = "") -> None:
         super().__init__(message)

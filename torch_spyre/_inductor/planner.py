@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 from torch_spyre import knobs
 from torch_spyre._inductor.passes import (
-    compaction,
     dedup,
     handover,
     hinted,
@@ -49,7 +48,7 @@ from torch_spyre.ktir.tileops import (
     TileOp,
 )
 
-PASSES = (dedup, views, hinted, spans, pieces, layouts, compaction, residency, span_loops, pool)
+PASSES = (dedup, views, hinted, spans, pieces, layouts, residency, span_loops, pool)
 COMPUTED = (
     "SEN169_FP16",
     "IEEE_FP32",

@@ -38,7 +38,7 @@ from torch_spyre.backend.scalars import Scalars
 from torch_spyre.backend.selector import Selector
 from torch_spyre.backend.stream import Register, Stream
 from torch_spyre.constants import LX_BYTES
-from torch_spyre.errors import InvalidArgument, InvalidProgram, UnsupportedOp
+from torch_spyre.errors import InvalidArgument, InvalidProgram, ScratchpadFull, UnsupportedOp
 from torch_spyre.ktir.spyreop import DF16Type
 from torch_spyre.ktir.types import RuntimeArgType
 
@@ -96,9 +96,12 @@ def compile_module(
         names = [f.sym_name.data for f in functions]
         raise InvalidProgram(f"a program is one function; found {names or 'none'}, name the one to compile")
     arguments = _Arguments(functions[0].body.block.args, bind or {})
-    program, uses_memory = _compile(functions[0], arguments, options, eager_barriers=False)
+    program, uses_memory, _ = _compile(functions[0], arguments, options, eager_barriers=False)
     if program.lx_bytes > LX_BYTES:
-        program, uses_memory = _compile(functions[0], arguments, options, eager_barriers=True)
+        program, uses_memory, fullest = _compile(functions[0], arguments, options, eager_barriers=True)
+        if program.lx_bytes > LX_BYTES:
+            message = f"a program needs {program.lx_bytes} bytes of LX, a core has {LX_BYTES}; use smaller tiles"
+            raise ScratchpadFull(message, program.lx_bytes, LX_BYTES, fullest)
     if duration_ns is not None:
         program.duration_ns = duration_ns(program)
     binary = ProgramBuilder(program).build()
@@ -163,8 +166,10 @@ def _known(kind: Attribute) -> Register:
     )
 
 
-def _compile(function: FuncOp, arguments: _Arguments, options: Options, eager_barriers: bool) -> tuple[Program, bool]:
-    """The program, and whether it uses literal addresses."""
+def _compile(
+    function: FuncOp, arguments: _Arguments, options: Options, eager_barriers: bool
+) -> tuple[Program, bool, str]:
+    """The program, whether it uses literal addresses, and the operation that takes most scratch if that is too much."""
     grid = _grid(function)
     cores = math.prod(grid)
     if not 1 <= cores <= MAX_CORES or len(grid) > 3:
@@ -198,7 +203,7 @@ def _compile(function: FuncOp, arguments: _Arguments, options: Options, eager_ba
         for i in range(memory_arg + uses_memory)
     ]
     program = Program(args, arguments.kinds, registers, cores, lx_end, bytes(selector.constants), placed)
-    return program, uses_memory
+    return program, uses_memory, scratch.fullest(instructions, selector.scratch) if lx_end > LX_BYTES else ""
 
 
 def _grid(function: FuncOp) -> tuple[int, ...]:

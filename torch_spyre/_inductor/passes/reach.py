@@ -20,17 +20,17 @@ from torch_spyre._inductor.tilegraph.graph import Graph, Layout, Node
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.ktir.tileops import Coord, Term
 
-Operand = tuple[Layout, tuple[Coord, ...] | None, Coord]  # layout, device coordinates, linear offset
+Operand = tuple[int, Layout, tuple[Coord, ...] | None, Coord]  # number, layout, device coordinates, linear offset
 
 
 def operands(graph: Graph, node: Node) -> Iterator[Operand]:
     """Operands in memory that are larger than the span; a shorter one cannot be too long."""
-    for value, coords in zip((*node.loads(), node.output), node.accesses, strict=True):
+    for i, (value, coords) in enumerate(zip((*node.loads(), node.output), node.accesses, strict=True)):
         buffer = graph.buffers[value.buffer]
         layout = buffer.layout
         if layout is None or buffer.placement != "memory" or layout.bytes <= constants.MAX_SPAN_BYTES:
             continue
-        yield layout, coords, rewrite_index(node, value.index) if coords is None else Coord()
+        yield i, layout, coords, rewrite_index(node, value.index) if coords is None else Coord()
 
 
 def device_strides(layout: Layout) -> list[int]:
@@ -43,20 +43,21 @@ def device_strides(layout: Layout) -> list[int]:
 
 def reach(operand: Operand, extents: Mapping[str, int]) -> int:
     """Bytes between the first and the last element, as the back end counts them; dims that are not given stay."""
-    layout, coords, offset = operand
+    _, layout, coords, offset = operand
     strides = device_strides(layout)
     if coords is None:
         return _linear_reach(layout, strides, offset, extents)
     total = 0
     for coord, stride, size in zip(coords, strides, layout.device_size, strict=True):
-        steps = sum(abs(t.scale) * (min(n, t.mod - 1) if t.mod else n) for t in coord.terms for n in [_steps(t, extents)])
+        steps = sum(abs(t.scale) * _steps(t, extents) for t in coord.terms)
         total += stride * min(steps, size - 1)
     return total
 
 
 def _steps(term: Term, extents: Mapping[str, int]) -> int:
     """Slices and trips are whole sticks and whole units of every digit."""
-    return (extents.get(term.dim, 1) - 1) // term.div
+    steps = (extents.get(term.dim, 1) - 1) // term.div
+    return min(steps, term.mod - 1) if term.mod else steps
 
 
 def _linear_reach(layout: Layout, strides: list[int], offset: Coord, extents: Mapping[str, int]) -> int:
@@ -87,23 +88,35 @@ def whole_dims(node: Node) -> set[str]:
 def trips_for(graph: Graph, node: Node, pieces: int = 1) -> dict[str, int] | None:
     """Elements of each dim that one trip takes, so that the node stays within the span and does at most 1/`pieces` of
     its slice at once; None if there are no such trips."""
-    grains = granularity(graph, node)
-    extents = {d.name: d.chunk or d.extent for d in node.tiles}
-    steps = _Steps(graph, node, grains)
-    start = math.prod(extents.values())
-    while (found := excess(graph, node, extents)) is not None:
-        operand = found[1]
-        reaching = [d for d in steps.free(extents) if reach(operand, {d: extents[d]})]
-        if not reaching:
-            return None
-        widest = max(reaching, key=lambda d: reach(operand, {d: extents[d]}))
-        extents[widest] = steps.smaller(widest, extents[widest])
+    steps = _Steps(graph, node, granularity(graph, node))
+    start = math.prod(d.extent for d in node.tiles)
+    extents, far = _within_span(graph, node, steps)
+    if far is not None:
+        return None
     while math.prod(extents.values()) * pieces > start:
         outer = steps.free(extents)
         if not outer:
             return None
         extents[outer[0]] = steps.smaller(outer[0], extents[outer[0]])
     return extents
+
+
+def stuck(graph: Graph, node: Node) -> int | None:
+    """The operand that reaches too far, however short the trips are."""
+    return _within_span(graph, node, _Steps(graph, node, granularity(graph, node)))[1]
+
+
+def _within_span(graph: Graph, node: Node, steps: _Steps) -> tuple[dict[str, int], int | None]:
+    """What one trip takes of each dim, and the operand that still reaches too far, if any."""
+    extents = {d.name: d.chunk or d.extent for d in node.tiles}
+    while (found := excess(graph, node, extents)) is not None:
+        operand = found[1]
+        reaching = [d for d in steps.free(extents) if reach(operand, {d: extents[d]})]
+        if not reaching:
+            return extents, operand[0]
+        widest = max(reaching, key=lambda d: reach(operand, {d: extents[d]}))
+        extents[widest] = steps.smaller(widest, extents[widest])
+    return extents, None
 
 
 class _Steps:

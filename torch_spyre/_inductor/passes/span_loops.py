@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from torch_spyre import constants
 from torch_spyre._inductor.passes import reach
+from torch_spyre._inductor.passes.ownership import apply, split_of
 from torch_spyre._inductor.passes.scratchpad import more_trips
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
 from torch_spyre.errors import SpanExceeded
@@ -30,9 +31,7 @@ def run(graph: Graph, pieces: Mapping[str, int] = MappingProxyType({})) -> Graph
         wanted = pieces.get(node.name, 1)
         if node.loop or node.source or (wanted == 1 and reach.excess(graph, node, _extents(node)) is None):
             continue
-        extents = reach.trips_for(graph, node, wanted)
-        if extents is None:
-            raise _too_far(graph, node)
+        extents = _trips(graph, node, wanted)
         last += 1
         reach.walk_in_trips(node, extents, last)
         over = " x ".join(f"{-(-d.extent // d.chunk)} along {d.name}" for d in node.tiles if d.chunk)
@@ -53,6 +52,19 @@ def _shared_loop(graph: Graph, nodes: list[Node]) -> None:
     while (far := next((n for n in nodes if reach.excess(graph, n, _extents(n))), None)) is not None:
         if not more_trips(graph, nodes, math.inf):
             raise _too_far(graph, far)
+
+
+def _trips(graph: Graph, node: Node, wanted: int) -> dict[str, int]:
+    """What a trip takes of each dim. Dims that move together must be cut evenly: where the split of the cores is not
+    even, those dims, and at last all of them, are left to one core."""
+    split = split_of(node)
+    even = {d.name for d in node.tiles if d.even}
+    for fewer in dict.fromkeys((split, tuple(p for p in split if p[0] in even), ())):
+        apply(node, fewer)
+        extents = reach.trips_for(graph, node, wanted)
+        if extents is not None:
+            return extents
+    raise _too_far(graph, node)
 
 
 def _too_far(graph: Graph, node: Node) -> SpanExceeded:
