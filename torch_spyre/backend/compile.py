@@ -96,12 +96,13 @@ def compile_module(
         names = [f.sym_name.data for f in functions]
         raise InvalidProgram(f"a program is one function; found {names or 'none'}, name the one to compile")
     arguments = _Arguments(functions[0].body.block.args, bind or {})
-    program, uses_memory, _ = _compile(functions[0], arguments, options, eager_barriers=False)
-    if program.lx_bytes > LX_BYTES:
-        program, uses_memory, fullest = _compile(functions[0], arguments, options, eager_barriers=True)
-        if program.lx_bytes > LX_BYTES:
-            message = f"a program needs {program.lx_bytes} bytes of LX, a core has {LX_BYTES}; use smaller tiles"
-            raise ScratchpadFull(message, program.lx_bytes, LX_BYTES, fullest)
+    for frugality in range(3):
+        program, uses_memory, fullest = _compile(functions[0], arguments, options, frugality)
+        if program.lx_bytes <= LX_BYTES:
+            break
+    else:
+        message = f"a program needs {program.lx_bytes} bytes of LX, a core has {LX_BYTES}; use smaller tiles"
+        raise ScratchpadFull(message, program.lx_bytes, LX_BYTES, fullest)
     if duration_ns is not None:
         program.duration_ns = duration_ns(program)
     binary = ProgramBuilder(program).build()
@@ -166,9 +167,7 @@ def _known(kind: Attribute) -> Register:
     )
 
 
-def _compile(
-    function: FuncOp, arguments: _Arguments, options: Options, eager_barriers: bool
-) -> tuple[Program, bool, str]:
+def _compile(function: FuncOp, arguments: _Arguments, options: Options, frugality: int) -> tuple[Program, bool, str]:
     """The program, whether it uses literal addresses, and the operation that takes most scratch if that is too much."""
     grid = _grid(function)
     cores = math.prod(grid)
@@ -185,7 +184,7 @@ def _compile(
     memory_arg = len(arguments.buffers)
     accesses = Accesses(stream, scalars, options, memory_arg)
     selector = Selector(stream, scalars, accesses, function.sym_name.data, options)
-    selector.eager_barriers = eager_barriers
+    selector.eager_barriers, selector.spare_scratch = frugality > 0, frugality > 1
     selector.launch_scalars = {value: index for index, value in enumerate(arguments.scalars)}
     for table in _HANDLERS:
         selector.register(table.HANDLERS)
