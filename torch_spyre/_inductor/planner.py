@@ -18,6 +18,7 @@ from torch_spyre._inductor.passes import (
     handover,
     hinted,
     layouts,
+    parts,
     pieces,
     pool,
     residency,
@@ -48,7 +49,7 @@ from torch_spyre.ktir.tileops import (
     TileOp,
 )
 
-PASSES = (dedup, views, hinted, spans, pieces, layouts, residency, span_loops, pool)
+PASSES = (dedup, views, hinted, spans, parts, pieces, layouts, residency, span_loops, pool)
 COMPUTED = (
     "SEN169_FP16",
     "IEEE_FP32",
@@ -82,8 +83,8 @@ class Plan:
     pool_bytes: int
 
 
-def plan(graph: Graph, inputs: Sequence[InputSpec], parts: Mapping[str, int] = MappingProxyType({})) -> Plan:
-    """`parts` says of nodes in how many parts a core does its slice, at least."""
+def plan(graph: Graph, inputs: Sequence[InputSpec], shares: Mapping[str, int] = MappingProxyType({})) -> Plan:
+    """`shares` says of nodes in how many parts a core does its slice, at least."""
     graph = graph.clone()
     for name, spec in zip(graph.inputs, inputs, strict=True):
         buffer = graph.buffers[name]
@@ -96,7 +97,7 @@ def plan(graph: Graph, inputs: Sequence[InputSpec], parts: Mapping[str, int] = M
                 "convert it to int32 or float16 on the host first"
             )
     for stage in PASSES:
-        graph = stage.run(graph, parts) if stage is span_loops else stage.run(graph)
+        graph = stage.run(graph, shares) if stage is span_loops else stage.run(graph)
     return _Finalizer(graph).plan()
 
 

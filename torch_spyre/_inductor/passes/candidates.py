@@ -150,7 +150,7 @@ def _k_ways(parts: dict[str, list[Dim]], units: dict[str, int], cores: int) -> t
         return (1,)
     ways = k_ways(units["b"], units["m"], units["n"], units["k"], cores)
     huge = parts["k"][0].size * max(units["m"], units["n"] * 64) * 2 > constants.MAX_SPAN_BYTES
-    return (1, 2, 4, MOST_K_WAYS) if huge else (ways,)
+    return tuple(n for n in (1, 2, 4, MOST_K_WAYS) if n <= cores) if huge else (ways,)
 
 
 def k_ways(batch: int, rows: int, columns: int, k: int, cores: int) -> int:

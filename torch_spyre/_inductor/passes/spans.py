@@ -21,7 +21,7 @@ from torch_spyre.constants import LX_BYTES
 from torch_spyre.ktir.tileops import Term
 
 _STICK = 64  # elements of k that stay together
-_ROUNDING = {"float16": "fp32todl16", "bfloat16": "fp32todl16", "float32": "identity"}
+ROUNDING = {"float16": "fp32todl16", "bfloat16": "fp32todl16", "float32": "identity"}
 
 
 def run(graph: Graph) -> Graph:
@@ -58,14 +58,14 @@ def _parts(graph: Graph, node: Node) -> list[Node]:
             found.append(Node(f"{node.name}_sum{number}", "add", kept, inputs, made, origin=node.origin))
         total = made
     assert total is not None
-    rounded = Node(f"{node.name}_rounded", _ROUNDING[out.dtype], kept, (total,), node.output, origin=node.origin)
+    rounded = Node(f"{node.name}_rounded", ROUNDING[out.dtype], kept, (total,), node.output, origin=node.origin)
     return [*found, rounded]
 
 
 def _ways(graph: Graph, node: Node) -> int:
     """In how many parts of k the left operand stays within the span; 1 if it does anyway or the cores can cut k."""
     out = graph.buffers[node.output.buffer]
-    if node.op != "batchmatmul" or node.constants or out.dtype not in _ROUNDING or not _plain(node, out):
+    if node.op != "batchmatmul" or node.constants or out.dtype not in ROUNDING or not _plain(node, out):
         return 1
     sizes, left = node.sizes(), next(node.loads())
     reach = 2 * math.prod(sizes[d] for d in left.index.dims if role(d) in "mk")
