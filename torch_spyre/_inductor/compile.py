@@ -84,7 +84,7 @@ def _in_parts(graph: Graph, specs: Sequence[InputSpec]) -> tuple[Plan, Any, Any]
 
 
 def _compiled(graph: Graph, specs: Sequence[InputSpec], parts: Mapping[str, int]) -> tuple[Plan, Any, Any]:
-    planned = plan(graph, specs, parts)
+    planned = plan(graph, specs, parts) if parts else plan(graph, specs)
     module = emit(planned.kernel)
     return planned, module, compile_module(module, duration_ns=_duration_ns)
 

@@ -9,6 +9,7 @@ one by one (`transfers`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -277,8 +278,8 @@ def _steps(digit: Digit, dims: tuple[Extent, ...]) -> int:
     """How far a digit moves at most: a slice that starts at a whole stick reaches no further than its last stick."""
     way = sum(abs(factor) * max(dims[v].cap - 1, 0) for v, factor in digit.linear.terms)
     start = digit.linear.offset
-    aligned = not any(c % digit.div for c in (start.const, *(c for _, c in start.terms)))
-    steps = way // digit.div if aligned else -(-way // digit.div)
+    known = math.gcd(digit.div, start.const, *(c for _, c in start.terms))  # divides where the slice starts in a stick
+    steps = (digit.div - known + way) // digit.div
     return min(steps, digit.mod - 1) if digit.mod else steps
 
 

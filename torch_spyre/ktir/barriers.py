@@ -45,15 +45,12 @@ def barriers_before(kernel: Kernel) -> tuple[bool, ...]:
 
 
 def _check_loop(kernel: Kernel, ops: Sequence[TileOp]) -> None:
-    """Cores run through the trips of a tile loop at their own pace, so none may touch what another writes in it. What
-    an op writes by plain coordinates, it writes once, whichever core does."""
+    """Cores run through the trips of a tile loop at their own pace, so none may touch what another writes in it. No two
+    cores write one element of an op's own result."""
     touches = [(op, arg, t) for op in ops for arg, t in _touches(op)]
-    once = [isinstance(op.output, LinearOperand) or all(c.index < 0 for c in op.output.coords) for op, _, _ in touches]
     for i, (op, arg, touch) in enumerate(touches):
         for j, (other, there, earlier) in enumerate(touches):
-            if i == j and once[i]:
-                continue
-            if kernel.cores > 1 and there == arg and _conflicts(touch, earlier):
+            if i != j and kernel.cores > 1 and there == arg and _conflicts(touch, earlier):
                 raise InvalidProgram(
                     f"tile loop: {op.name} touches memory that {other.name} writes on another core; end the loop there"
                 )

@@ -18,6 +18,7 @@ from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.passes.layouts import Layouts, make_layout
 from torch_spyre._inductor.passes.ownership import apply
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Layout, Load, Node, Value
+from torch_spyre.constants import STICK_BYTES
 
 _NOTE = "laid together"
 
@@ -69,21 +70,27 @@ class _Compact(Layouts):
         last: Node | None = None
         done: set[int] = set()
         while (at := reach.stuck(self.graph, node)) is not None and at not in done:
-            done.add(at)
             self.whole = _before_refined(node, reach.whole_dims(node))
+            operands = [at]
             stick = next(iter(_before_refined(node, stick_dims(node.accesses[at] or ()))), "")
+            if node.along and not node.reduced and self._sparse(node):
+                operands, stick = list(range(len(node.accesses))), node.along
+            done.update(operands)
             changed = replace(node, reduced=_before_refined(node, node.reduced), notes=list(node.notes))
-            if at == len(node.accesses) - 1:
+            if len(node.accesses) - 1 in operands:
                 changed.output, last = self._aside(node, stick)
-            else:
-                changed.inputs = self._fed(node, at, stick)
+            changed.inputs = self._fed(node, operands, stick)
             held, self.nodes = self.nodes, []
             self._finish(changed)
             (node,), self.nodes = self.nodes, held
-            node.notes.append(f"{_NOTE}: {', '.join(self.whole)} of operand {at} reach too far to be done at once")
+            node.notes.append(f"{_NOTE}: {', '.join(self.whole)} reach too far to be done at once")
         self.nodes.append(node)
         if last is not None:
             self._finish_copy(last)
+
+    def _sparse(self, node: Node) -> bool:
+        """Would a scan or a sort reach too far with one element in each stick, however they lie?"""
+        return node.sizes()[node.along] * STICK_BYTES > constants.MAX_SPAN_BYTES
 
     def _aside(self, node: Node, stick: str) -> tuple[Load, Node]:
         """A place for the result, and the copy from there."""
@@ -94,11 +101,15 @@ class _Compact(Layouts):
         buffer.layout = self._copy_layout(buffer, [d for d, _ in dims], stick)
         return temp, Node(f"{node.name}_into", "identity", dims, (temp,), node.output, origin=node.origin)
 
-    def _fed(self, node: Node, at: int, stick: str) -> tuple[Value, ...]:
-        loads = iter(range(len(node.accesses)))
-        return tuple(
-            self._copy(node, v, stick) if isinstance(v, Load) and next(loads) == at else v for v in node.inputs
-        )
+    def _fed(self, node: Node, operands: Collection[int], stick: str) -> tuple[Value, ...]:
+        """The inputs, with copies of those operands."""
+        number = -1
+        inputs: list[Value] = []
+        for value in node.inputs:
+            number += isinstance(value, Load)
+            copied = isinstance(value, Load) and number in operands
+            inputs.append(self._copy(node, value, stick) if copied and isinstance(value, Load) else value)
+        return tuple(inputs)
 
     def _copy_layout(self, buffer: Buffer, names: Sequence[str], stick: str) -> Layout:
         """The dims done at once lie inside all others."""

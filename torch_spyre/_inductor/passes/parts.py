@@ -9,13 +9,14 @@ ascending order, and are rounded once, as partial sums of cores are.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch_spyre import constants
 from torch_spyre._inductor.passes.spans import ROUNDING
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Value
 from torch_spyre._inductor.tilegraph.index import Index
+from torch_spyre.constants import STICK_BYTES
 from torch_spyre.ktir.opfuncs import REDUCTION, SCAN, lookup
 from torch_spyre.ktir.tileops import Term
 
@@ -51,29 +52,45 @@ def _cut(graph: Graph, node: Node) -> tuple[str, int] | None:
     """The dim to cut and how much of it a part takes; None if the node can do all at once."""
     sizes, whole = node.sizes(), dict.fromkeys((*node.reduced, *filter(None, [node.along])))
     (source,) = node.loads()
-    widest = 2 if {graph.buffers[v.buffer].dtype for v in (source, node.output)} <= {*_NARROW, "bool"} else 4
-    width = widest if not node.along or node.reduced else 4  # running totals stay fp32
-    total = width * math.prod(sizes[d] for d in whole)
-    if total <= constants.MAX_SPAN_BYTES:
+    narrow = {graph.buffers[v.buffer].dtype for v in (source, node.output)} <= {*_NARROW, "bool"}
+    lanes = 64 if narrow and lookup(node.op).kind != SCAN else 32  # running totals stay fp32
+    sticks = {d for d in whole if _in_stick(graph, source, d)}
+
+    def reached(extents: Mapping[str, int]) -> int:
+        """Bytes that the node does at once, laid together: whole sticks of a dim that lies in them, or one each."""
+        return STICK_BYTES * math.prod(-(-extents[d] // lanes) if d in sticks else extents[d] for d in whole)
+
+    if reached(sizes) <= constants.MAX_SPAN_BYTES:
         return None
-    dim = max(whole, key=lambda d: (_step(graph, source, d), sizes[d]))
-    unit = math.lcm(_UNIT, *(t.div * max(t.mod, 1) for t in source.index.terms if t.dim == dim))
-    units = max(1, constants.MAX_SPAN_BYTES // (total // sizes[dim] * unit))
-    return (dim, units * unit) if units * unit < sizes[dim] else None
+    for dim in sorted(whole, key=lambda d: -_step(graph, source, d, sizes[d])):
+        periods = (t.div * max(t.mod, 1) for t in source.index.terms if t.dim == dim)
+        unit = math.lcm(_UNIT if sizes[dim] > _UNIT else 1, *periods)
+        units = constants.MAX_SPAN_BYTES // reached({**sizes, dim: unit})
+        if 0 < units * unit < sizes[dim]:
+            return dim, units * unit
+    dim = max(whole, key=lambda d: sizes[d])  # the parts are cut again, along another dim
+    return (dim, _UNIT) if sizes[dim] > _UNIT else None
 
 
-def _step(graph: Graph, source: Load, dim: str) -> int:
-    """How far one step of a dim goes: in the layout, where that is known, else in the host tensor."""
-    buffer = graph.buffers[source.buffer]
+def _in_stick(graph: Graph, source: Load, dim: str) -> bool:
+    """Does the dim lie in the sticks? It is known of inputs; others mostly have their last dim there."""
+    layout = graph.buffers[source.buffer].layout
+    stride = 1 if layout is None else layout.stride_map[-1]
+    return any(t.dim == dim and t.scale == stride and t.div == 1 for t in source.index.terms)
+
+
+def _step(graph: Graph, source: Load, dim: str, size: int) -> int:
+    """How far a dim moves at once: in the layout, where that is known, else in the host tensor."""
+    layout = graph.buffers[source.buffer].layout
     step = max((abs(t.scale) // t.div for t in source.index.terms if t.dim == dim), default=0)
-    if buffer.layout is None:
+    if layout is None or not step:
         return step
-    inner = 1
-    for stride, n in reversed(buffer.layout.axes()):
-        if stride == step:
-            return inner
+    longest, inner = 0, 1
+    for stride, n in reversed(layout.axes()):
+        if n > 1 and step <= stride < step * size:
+            longest = inner
         inner *= n
-    return step
+    return longest
 
 
 class _Parts:

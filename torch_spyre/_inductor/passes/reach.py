@@ -134,16 +134,19 @@ class _Steps:
         return [d for d in self.order if d not in self.whole and self.smaller(d, extents[d]) < extents[d]]
 
     def smaller(self, name: str, extent: int) -> int:
-        """About half as much; parts of a sum of dims must all be of one size."""
+        """About half as much, in whole sticks; where that is one stick, a power of two, which never crosses one. Parts
+        of dims that move together must all be of one size."""
         dim, grain = self.dims[name], self.grains.get(name, 1)
         units = -(-extent // grain)
-        half = -(-units // 2)
+        half = (units + 1) // 2 * grain
+        if half >= extent:
+            half = 1 << (extent - 1).bit_length() >> 1 if extent > 1 else 1
         if name not in self.even:
-            return half * grain
+            return half
         if not dim.even:
             return extent
-        fitting = (n for n in range(half, 0, -1) if dim.extent % (n * grain) == 0)
-        return next(fitting, 0) * grain or extent
+        sizes = (n for n in range(half, 0, -1) if dim.extent % n == 0 and (n % grain == 0 or n & (n - 1) == 0))
+        return next(sizes, extent)
 
 
 def _outermost_first(graph: Graph, node: Node) -> list[str]:

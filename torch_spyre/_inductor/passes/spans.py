@@ -17,7 +17,7 @@ from torch_spyre._inductor.passes.candidates import MOST_K_WAYS
 from torch_spyre._inductor.passes.matmul_dims import role
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre.constants import LX_BYTES
+from torch_spyre.constants import LX_BYTES, STICK_BYTES
 from torch_spyre.ktir.tileops import Term
 
 _STICK = 64  # elements of k that stay together
@@ -69,10 +69,12 @@ def _ways(graph: Graph, node: Node) -> int:
         return 1
     sizes, left = node.sizes(), next(node.loads())
     reach = 2 * math.prod(sizes[d] for d in left.index.dims if role(d) in "mk")
+    reach = max(reach, STICK_BYTES * sizes["k"])  # one stick column of the right operand
     ways = -(-reach // constants.MAX_SPAN_BYTES)
     cores = 1 << (ways - 1).bit_length()  # that division would cut k over
     partial = 4 * math.prod(n for d, n in node.dims if d != "k") // max(1, knobs.get("sencores") // cores)
-    return 1 if cores <= MOST_K_WAYS and partial <= LX_BYTES * knobs.get("dxp_lx_frac_avail") else ways
+    most = min(MOST_K_WAYS, knobs.get("sencores"))
+    return 1 if cores <= most and partial <= LX_BYTES * knobs.get("dxp_lx_frac_avail") else ways
 
 
 def _plain(node: Node, out: Buffer) -> bool:
