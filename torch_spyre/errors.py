@@ -23,6 +23,18 @@ class InvalidProgram(SpyreError):
     """A program, KTIR module or SuperDSC bundle that breaks a rule of the format or the machine."""
 
 
+class SpanExceeded(InvalidProgram):
+    """One execution of an operation reaches over more of a tensor than a core can address."""
+
+
+class ScratchpadFull(InvalidProgram):
+    """A program needs more of a scratchpad than there is. `op` is the origin of the operation that takes most of it."""
+
+    def __init__(self, message: str, needed: int = 0, available: int = 1, op: str = "") -> None:
+        super().__init__(message)
+        self.needed, self.available, self.op = needed, available, op
+
+
 class InvalidArgument(SpyreError, ValueError):
     """A launch or call with arguments that do not fit."""
 

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_planner import check_division, check_ownership, tile_graph
 
+from torch_spyre import constants
 from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import config, inspect
 from torch_spyre._inductor.passes import division, layouts, spans
-from torch_spyre._inductor.passes.candidates import MAX_SPAN_BYTES, cut, granularity
+from torch_spyre._inductor.passes.candidates import cut, granularity
 from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.layouts import from_stl
 from torch_spyre._inductor.passes.ownership import REPLICA, holds, part
@@ -110,10 +111,10 @@ def span(planned: Plan) -> int:
 
 def test_no_core_reaches_further_than_the_span() -> None:
     """1 GiB of rows is cut along its sticks, and a left operand of 512 MiB along k, whatever else would be cheaper."""
-    assert span(plan(pointwise_graph(16384, 32768), [spec((16384, 32768))])) <= MAX_SPAN_BYTES
+    assert span(plan(pointwise_graph(16384, 32768), [spec((16384, 32768))])) <= constants.MAX_SPAN_BYTES
     planned = plan_matmul(1024, 262144, 64)
     assert planned.kernel.ops[0].dim("k").slices > 1
-    assert span(planned) <= MAX_SPAN_BYTES
+    assert span(planned) <= constants.MAX_SPAN_BYTES
 
 
 def test_a_slice_of_just_the_span_is_allowed() -> None:
@@ -133,7 +134,7 @@ def test_k_of_a_large_matmul_is_done_in_parts() -> None:
 
 
 def test_parts_of_k_give_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "MAX_SPAN_BYTES", 64 << 10)
+    monkeypatch.setattr(constants, "MAX_SPAN_BYTES", 64 << 10)
     monkeypatch.setattr(spans, "MOST_K_WAYS", 0)
     torch.manual_seed(0)
     a, b = (torch.randn(size, dtype=torch.float16).to("spyre") for size in ((130, 700), (700, 200)))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_spyre import knobs
@@ -14,12 +14,13 @@ from torch_spyre._inductor.tilegraph.graph import Graph, Layout
 from torch_spyre.backend.assembler import Program
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.backend.isa import ScalarKind
-from torch_spyre.errors import InvalidProgram, UnsupportedOp
+from torch_spyre.errors import InvalidProgram, ScratchpadFull, SpanExceeded, UnsupportedOp
 from torch_spyre.ktir.emit import emit
 from torch_spyre.perf.timeline import estimate
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec
 
 log = logging.getLogger(__name__)
+_MOST_PARTS = 1 << 24  # of a node's slice: more than any slice has sticks
 
 
 def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]], displaced: bool = True) -> CachedKernel:
@@ -33,19 +34,29 @@ def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]], displaced:
 
 
 def _fitting(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple[Plan, Any, Any]:
-    """Plan, module and program. A tile loop may cut an access where the back end cannot: then all temporaries go
-    through memory, and there are no such loops."""
+    """Plan, module and program. Plans are tried in this order, each where the one before cannot be done:
+
+    1. as the planner likes it, with a share of LX for the back end that grows as it asks for more;
+    2. with all temporaries in memory: no tile loop of several nodes cuts an access then where the back end cannot;
+    3. so, and with each node that needs too much scratch in as many parts as that takes.
+    """
     try:
         return _within_shares(graph, specs, displaced)
-    except UnsupportedOp as error:
-        if not knobs.get("lx_planning"):
-            raise
-        log.info("planned again without temporaries in the scratchpads, because %s", error)
+    except (UnsupportedOp, SpanExceeded, ScratchpadFull) as error:
+        first = error
+    log.info("planned again without temporaries in the scratchpads, because %s", first)
+    with knobs.patch(lx_planning=False):
         try:
-            with knobs.patch(lx_planning=False):
-                return _within_shares(graph, specs, displaced)
+            return _within_shares(graph, specs, displaced)
+        except ScratchpadFull:
+            pass
         except (InvalidProgram, UnsupportedOp):
-            raise error from None
+            raise first from None
+        try:
+            with knobs.patch(dxp_lx_frac_avail=1.0):
+                return _in_parts(graph, specs, displaced)
+        except (InvalidProgram, UnsupportedOp):
+            raise first from None
 
 
 def _within_shares(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple[Plan, Any, Any]:
@@ -54,15 +65,32 @@ def _within_shares(graph: Graph, specs: Sequence[InputSpec], displaced: bool) ->
     for share in sorted(s for s in shares if s >= shares[0]):
         try:
             with knobs.patch(dxp_lx_frac_avail=share):
-                planned = plan(graph, specs, displaced)
-            module = emit(planned.kernel)
-            sizes = [arg.bytes for arg in planned.kernel.args]
-            return planned, module, compile_module(module, duration_ns=_duration_ns, sizes=sizes)
-        except InvalidProgram as error:
-            if "bytes of LX" not in str(error):
-                raise
+                return _compiled(graph, specs, displaced, {})
+        except ScratchpadFull as error:
             overflow = error
     raise overflow
+
+
+def _in_parts(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple[Plan, Any, Any]:
+    """The node that overflows the scratchpads is done in more parts, until none does."""
+    parts: dict[str, int] = {}
+    while True:
+        try:
+            return _compiled(graph, specs, displaced, parts)
+        except ScratchpadFull as error:
+            name = error.op.partition(": ")[2].partition(": ")[0]  # an origin is "kernel: node: aten op"
+            parts[name] = parts.get(name, 1) * max(2, -(-error.needed // error.available))
+            if parts[name] > _MOST_PARTS:
+                raise
+
+
+def _compiled(
+    graph: Graph, specs: Sequence[InputSpec], displaced: bool, parts: Mapping[str, int]
+) -> tuple[Plan, Any, Any]:
+    planned = plan(graph, specs, displaced, parts)
+    module = emit(planned.kernel)
+    sizes = [arg.bytes for arg in planned.kernel.args]
+    return planned, module, compile_module(module, duration_ns=_duration_ns, sizes=sizes)
 
 
 def _duration_ns(program: Program) -> int:

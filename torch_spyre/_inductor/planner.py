@@ -10,12 +10,26 @@ input's view touches, and a launch may begin further on in the storage (`_C.view
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch_spyre import knobs
 from torch_spyre._inductor import view_ends
-from torch_spyre._inductor.passes import dedup, handover, hinted, layouts, pieces, pool, residency, spans, views
+from torch_spyre._inductor.passes import (
+    dedup,
+    handover,
+    hinted,
+    layouts,
+    parts,
+    pieces,
+    pool,
+    residency,
+    span_loops,
+    spans,
+    views,
+)
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.passes.matmul_dims import normalised
 from torch_spyre._inductor.passes.placement import loop_bounds
@@ -39,7 +53,7 @@ from torch_spyre.ktir.tileops import (
     TileOp,
 )
 
-PASSES = (dedup, views, hinted, spans, pieces, layouts, residency, pool)
+PASSES = (dedup, views, hinted, spans, parts, pieces, layouts, residency, span_loops, pool)
 COMPUTED = (
     "SEN169_FP16",
     "IEEE_FP32",
@@ -74,8 +88,14 @@ class Plan:
     displaced: bool = False  # may a launch move the inputs as `_C.view_start` says?
 
 
-def plan(graph: Graph, inputs: Sequence[InputSpec], displaced: bool = True) -> Plan:
-    """The plan; `displaced` says whether it may become one that launches can move along its inputs."""
+def plan(
+    graph: Graph,
+    inputs: Sequence[InputSpec],
+    displaced: bool = True,
+    shares: Mapping[str, int] = MappingProxyType({}),
+) -> Plan:
+    """The plan. `displaced` says whether it may become one that launches can move along its inputs, `shares` of nodes
+    in how many parts a core does its slice, at least."""
     graph = graph.clone()
     for name, spec in zip(graph.inputs, inputs, strict=True):
         buffer = graph.buffers[name]
@@ -89,7 +109,7 @@ def plan(graph: Graph, inputs: Sequence[InputSpec], displaced: bool = True) -> P
             )
     extents = view_ends.extents(graph) if displaced else None
     for stage in PASSES:
-        graph = stage.run(graph)
+        graph = stage.run(graph, shares) if stage is span_loops else stage.run(graph)
     return _Finalizer(graph, extents).plan()
 
 
@@ -135,8 +155,8 @@ class _Finalizer:
     def _loops(self) -> tuple[TileLoop, ...]:
         loops = []
         for begin, end in loop_bounds(self.graph.nodes).values():
-            dim = next(d for d in self.graph.nodes[begin].tiles if d.chunk)
-            loops.append(TileLoop(begin, end + 1, -(-dim.extent // dim.chunk)))
+            trips = (-(-d.extent // d.chunk) for d in self.graph.nodes[begin].tiles if d.chunk)
+            loops.append(TileLoop(begin, end + 1, math.prod(trips)))
         return tuple(loops)
 
     def _number(self) -> None:

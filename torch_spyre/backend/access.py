@@ -9,6 +9,7 @@ one by one (`transfers`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap, AffineSet
 
+from torch_spyre import constants
 from torch_spyre.backend.address import operand_maps
 from torch_spyre.backend.affine import Affine
 from torch_spyre.backend.assembler import Extent, Operand
@@ -29,8 +31,7 @@ from torch_spyre.backend.scalars import Scalars
 from torch_spyre.backend.stream import Stream
 from torch_spyre.backend.subscripts import Index, IndexReads, split_data
 from torch_spyre.backend.views import Part, View, Views, segments
-from torch_spyre.constants import MAX_SPAN_BYTES
-from torch_spyre.errors import InvalidProgram, UnsupportedOp
+from torch_spyre.errors import InvalidProgram, SpanExceeded, UnsupportedOp
 
 _TILES = ("ktdp.construct_access_tile", "ktdp.construct_indirect_access_tile")
 
@@ -216,15 +217,18 @@ class Accesses:
         what = self._what(view)
         address = Quasi(part.offset)
         found: list[Index] = []
+        along: list[Quasi] = []
         for d, (coordinate, stride) in enumerate(zip(coordinates, part.strides, strict=True)):
             moved, data = split_data(clipper.moved(coordinate), part, d, self._stream, dims, what)
             address.add(moved, stride)
+            along.append(moved)
             found += data
             index = indices[d]
             if index is not None:
                 found.append(self._index(index, clipper, dims, what))
         offset, maps = operand_maps(address, caps, self._stream, what)
-        self._check_span(view, part, offset, address, dims)
+        if part in self.views.long_parts and self._options.limit_span:
+            self._check_span(part, address, along, dims, what)
         space = Space.LX if part.arg is None else Space.MEM
         operand = Operand(space, view.format, offset, maps, part.arg or 0)
         return Piece(clipper.starts(), dims, operand, part.owner, tuple(found))
@@ -246,28 +250,36 @@ class Accesses:
         self._check(view, complete)
         return index.resolved(Access(dims, view, tuple(pieces), complete))
 
-    def _check_span(self, view: View, part: Part, offset: Affine, address: Quasi, dims: tuple[Extent, ...]) -> None:
-        """No core may reach further than the machine's span in one tensor."""
-        if part not in self.views.long_parts or not self._options.limit_span:
-            return
-        inside = sum(abs(c) * max(dims[v].cap - 1, 0) for v, c in address.variables.items())
-        inside += sum(abs(c) * _steps(digit, dims) for digit, c in address.digits.items())
-        for core in range(self._stream.cores):
-            first, last = self._stream.bounds_on(offset, core)
-            if first is None or last is None or last - first + inside > MAX_SPAN_BYTES:
-                reached = "an unknown number of" if first is None or last is None else str(last - first + inside)
-                raise InvalidProgram(
-                    f"{self._what(view)}: core {core} reaches over {reached} bytes; its span is {MAX_SPAN_BYTES} "
-                    "(256 MiB), split the tensor so that each core stays within one"
-                )
+    def _check_span(
+        self, part: Part, address: Quasi, along: Sequence[Quasi], dims: tuple[Extent, ...], what: str
+    ) -> None:
+        """No core may reach further than the machine's span in one tensor, in one execution of an access. A loop
+        executes its accesses anew in every iteration, each from a start of its own."""
+        boxed = 0  # an access does not leave its view along any dim
+        for d, coordinate in enumerate(along):
+            _, most = self._stream.bounds(part.highs[d] - part.lows[d])
+            steps = _way(coordinate, dims)
+            boxed += abs(part.strides[d]) * (steps if most is None else min(steps, max(most, 0)))
+        inside = min(boxed, _way(address, dims))
+        if inside > constants.MAX_SPAN_BYTES:
+            raise SpanExceeded(
+                f"{what}: a core reaches over {inside} bytes; its span is {constants.MAX_SPAN_BYTES} "
+                "(256 MiB), split the tensor so that each core stays within one, or loop over parts of it"
+            )
+
+
+def _way(form: Quasi, dims: tuple[Extent, ...]) -> int:
+    """Greatest distance between two values of a form, over the box of its variables."""
+    way = sum(abs(c) * max(dims[v].cap - 1, 0) for v, c in form.variables.items())
+    return way + sum(abs(c) * _steps(digit, dims) for digit, c in form.digits.items())
 
 
 def _steps(digit: Digit, dims: tuple[Extent, ...]) -> int:
     """How far a digit moves at most: a slice that starts at a whole stick reaches no further than its last stick."""
     way = sum(abs(factor) * max(dims[v].cap - 1, 0) for v, factor in digit.linear.terms)
     start = digit.linear.offset
-    aligned = not any(c % digit.div for c in (start.const, *(c for _, c in start.terms)))
-    steps = way // digit.div if aligned else -(-way // digit.div)
+    known = math.gcd(digit.div, start.const, *(c for _, c in start.terms))  # divides where the slice starts in a stick
+    steps = (digit.div - known + way) // digit.div
     return min(steps, digit.mod - 1) if digit.mod else steps
 
 

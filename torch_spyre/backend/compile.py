@@ -38,7 +38,7 @@ from torch_spyre.backend.scalars import Scalars
 from torch_spyre.backend.selector import Selector
 from torch_spyre.backend.stream import Register, Stream
 from torch_spyre.constants import LX_BYTES
-from torch_spyre.errors import InvalidArgument, InvalidProgram, UnsupportedOp
+from torch_spyre.errors import InvalidArgument, InvalidProgram, ScratchpadFull, UnsupportedOp
 from torch_spyre.ktir.spyreop import DF16Type
 from torch_spyre.ktir.types import RuntimeArgType
 
@@ -98,15 +98,7 @@ def compile_module(
         names = [f.sym_name.data for f in functions]
         raise InvalidProgram(f"a program is one function; found {names or 'none'}, name the one to compile")
     arguments = _Arguments(functions[0].body.block.args, bind or {})
-    try:
-        program, uses_memory = _compile(functions[0], arguments, options, eager_barriers=False)
-        if program.lx_bytes > LX_BYTES:
-            program, uses_memory = _compile(functions[0], arguments, options, eager_barriers=True)
-    except RecursionError:
-        name = functions[0].sym_name.data
-        raise InvalidProgram(
-            f"function {name} nests blocks too deeply, or computes a scalar in too many steps; write it in fewer"
-        ) from None
+    program, uses_memory = _within_scratchpads(functions[0], arguments, options)
     if sizes is not None:
         ends = zip(program.args, sizes, strict=True)
         program.args = [ProgramArg(arg.access, min(arg.bytes, size)) for arg, size in ends]
@@ -174,8 +166,24 @@ def _known(kind: Attribute) -> Register:
     )
 
 
-def _compile(function: FuncOp, arguments: _Arguments, options: Options, eager_barriers: bool) -> tuple[Program, bool]:
-    """The program, and whether it uses literal addresses."""
+def _within_scratchpads(function: FuncOp, arguments: _Arguments, options: Options) -> tuple[Program, bool]:
+    """The program, with scratch used again the sooner the less of it there is, and whether it uses literal addresses."""
+    try:
+        for frugality in range(3):
+            program, uses_memory, fullest = _compile(function, arguments, options, frugality)
+            if program.lx_bytes <= LX_BYTES:
+                return program, uses_memory
+    except RecursionError:
+        raise InvalidProgram(
+            f"function {function.sym_name.data} nests blocks too deeply, or computes a scalar in too many steps; write "
+            "it in fewer"
+        ) from None
+    message = f"a program needs {program.lx_bytes} bytes of LX, a core has {LX_BYTES}; use smaller tiles"
+    raise ScratchpadFull(message, program.lx_bytes, LX_BYTES, fullest)
+
+
+def _compile(function: FuncOp, arguments: _Arguments, options: Options, frugality: int) -> tuple[Program, bool, str]:
+    """The program, whether it uses literal addresses, and the operation that takes most scratch if that is too much."""
     grid = _grid(function)
     cores = math.prod(grid)
     if not 1 <= cores <= MAX_CORES or len(grid) > 3:
@@ -191,7 +199,7 @@ def _compile(function: FuncOp, arguments: _Arguments, options: Options, eager_ba
     memory_arg = len(arguments.buffers)
     accesses = Accesses(stream, scalars, options, memory_arg)
     selector = Selector(stream, scalars, accesses, function.sym_name.data, options)
-    selector.eager_barriers = eager_barriers
+    selector.eager_barriers, selector.spare_scratch = frugality > 0, frugality > 1
     selector.launch_scalars = {value: index for index, value in enumerate(arguments.scalars)}
     for table in _HANDLERS:
         selector.register(table.HANDLERS)
@@ -209,7 +217,7 @@ def _compile(function: FuncOp, arguments: _Arguments, options: Options, eager_ba
         for i in range(memory_arg + uses_memory)
     ]
     program = Program(args, arguments.kinds, registers, cores, lx_end, bytes(selector.constants), placed)
-    return program, uses_memory
+    return program, uses_memory, scratch.fullest(instructions, selector.scratch) if lx_end > LX_BYTES else ""
 
 
 def _grid(function: FuncOp) -> tuple[int, ...]:

@@ -64,12 +64,19 @@ def sort(selector: Selector, op: Any) -> None:
     properties = op.properties
     dim, k = properties["dimension"].value.data, properties["k"].value.data
     dims = tuple(Extent.of(k) if d == dim else extent for d, extent in enumerate(source.dims))
-    value, index = (_output(selector, result, dims) for result in op.results)
-    if value is None and index is None:
-        return
     descending, stable = (bool(properties[name].value.data) for name in ("descending", "stable"))
     origin = selector.stream.origin
-    selector.emit(asm.SortInst(dim, descending, stable, k, source.dims, value, index, source.operand, origin=origin))
+
+    def make(value: Operand | None, index: Operand | None) -> asm.Instruction:
+        return asm.SortInst(dim, descending, stable, k, source.dims, value, index, source.operand, origin=origin)
+
+    used = [result for result in op.results if result.uses]
+    if selector.spare_scratch and len(used) == 1:  # a row may be longer than a scratchpad: it goes where it is stored
+        first = used[0] is op.results[0]
+        sorted_into = (lambda out: make(out, None)) if first else (lambda out: make(None, out))
+        selector.result(used[0], dims, sorted_into, [source.operand])
+    elif used:
+        selector.emit(make(*(_output(selector, result, dims) for result in op.results)))
 
 
 HANDLERS: dict[str, Handler] = {

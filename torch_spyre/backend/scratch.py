@@ -61,6 +61,15 @@ def assign(instructions: list[Instruction], scratch: Scratch, base: int) -> tupl
     return [_resolve(inst, addresses) for inst in instructions], end
 
 
+def fullest(instructions: list[Instruction], scratch: Scratch) -> str:
+    """Where the largest temporary comes from, of those that are alive together when most of the area is taken."""
+    lives = _lives(instructions, scratch)
+    alive = [[x for x in lives if x.first <= life.first <= x.last] for life in lives]
+    crowd = max(alive, key=lambda group: sum(x.size for x in group), default=[])
+    largest = max(crowd, key=lambda x: x.size, default=None)
+    return "" if largest is None else instructions[largest.first].origin or ""
+
+
 def _lives(instructions: list[Instruction], scratch: Scratch) -> list[_Life]:
     lives: dict[int, _Life] = {}
     for index, inst in enumerate(instructions):

@@ -93,6 +93,7 @@ class Selector:
         self.arg_access: dict[int, Access] = {}
         self.launch_scalars: dict[SSAValue, int] = {}
         self.eager_barriers = False  # end the phase right after every ring read, so that partials can be reused
+        self.spare_scratch = False  # write results to memory that are usually put together in scratch
         self.futures: dict[SSAValue, list[Tile]] = {}  # partials that other cores read
         self.pending: dict[SSAValue, Callable[[Tile], None]] = {}  # values that are computed when they are stored
         self.context: tuple[Extent, ...] = ()  # box of the scalar code that is being run, () outside linalg bodies

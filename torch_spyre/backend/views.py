@@ -15,13 +15,14 @@ from typing import Any, cast
 from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType
 from xdsl.ir import Operation, SSAValue
 
+from torch_spyre import constants
 from torch_spyre.backend.affine import ZERO, Affine, arg_index, is_arg
 from torch_spyre.backend.boxes import box_of
 from torch_spyre.backend.isa import format_bytes, format_of_type, type_name
 from torch_spyre.backend.options import Options
 from torch_spyre.backend.scalars import Scalars
 from torch_spyre.backend.stream import Stream
-from torch_spyre.constants import MAX_SPAN_BYTES, STICK_BYTES
+from torch_spyre.constants import STICK_BYTES
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
 
 _VIEWS = ("ktdp.construct_memory_view", "ktdp.construct_distributed_memory_view", "memref.subview", "memref.cast")
@@ -190,7 +191,7 @@ class Views:
         if part.arg is None:
             self.lx_bytes = max(self.lx_bytes, offset + high)
             return
-        if high - low > MAX_SPAN_BYTES:
+        if high - low > constants.MAX_SPAN_BYTES:
             self.long_parts.append(part)
         self.arg_bytes[part.arg] = max(self.arg_bytes.get(part.arg, 0), offset + high)
 

@@ -45,11 +45,12 @@ def barriers_before(kernel: Kernel) -> tuple[bool, ...]:
 
 
 def _check_loop(kernel: Kernel, ops: Sequence[TileOp]) -> None:
-    """Cores run through the trips of a tile loop at their own pace, so none may touch what another writes in it."""
+    """Cores run through the trips of a tile loop at their own pace, so none may touch what another writes in it. No two
+    cores write one element of an op's own result."""
     touches = [(op, arg, t) for op in ops for arg, t in _touches(op)]
-    for op, arg, touch in touches:
-        for other, there, earlier in touches:
-            if kernel.cores > 1 and there == arg and _conflicts(touch, earlier):
+    for i, (op, arg, touch) in enumerate(touches):
+        for j, (other, there, earlier) in enumerate(touches):
+            if i != j and kernel.cores > 1 and there == arg and _conflicts(touch, earlier):
                 raise InvalidProgram(
                     f"tile loop: {op.name} touches memory that {other.name} writes on another core; end the loop there"
                 )

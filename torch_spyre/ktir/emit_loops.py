@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from xdsl.dialects import arith, scf
@@ -55,11 +56,23 @@ class _LoopHead(Head):
     def less_than(self, value: SSAValue, limit: int) -> SSAValue:
         return self.outer.less_than(value, limit)
 
+    def _trip_along(self, op: TileOp, dim: Dim) -> SSAValue:
+        """Which chunk of the dim it is; the trips count through the chunks of all dims that have some."""
+        trips = {d.name: -(-d.extent // d.chunk) for d in op.dims if d.chunk}
+        names = list(trips)
+        inner = math.prod(trips[name] for name in names[names.index(dim.name) + 1 :])
+        value: SSAValue = self.block.args[0]
+        if inner > 1:
+            value = self._binary(arith.DivUIOp, value, self.index(inner))
+        if dim.name != names[0]:
+            value = self._binary(arith.RemUIOp, value, self.index(trips[dim.name]))
+        return value
+
     def slice(self, op: TileOp, dim: Dim) -> Slice:
         whole = self.outer.slice(op, dim)
         if not dim.chunk:
             return whole
-        trip = self._binary(arith.MuliOp, self.block.args[0], self.index(dim.chunk), f"{dim.name}_trip")
+        trip = self._binary(arith.MuliOp, self._trip_along(op, dim), self.index(dim.chunk), f"{dim.name}_trip")
         offset = trip if whole.offset is None else self._binary(arith.AddiOp, whole.offset, trip)
         if dim.extent % dim.chunk == 0 and dim.even:
             return Slice(dim.name, dim.chunk, offset, None, trip)

@@ -190,7 +190,8 @@ class KernelArg:
 
 @dataclass(frozen=True)
 class TileLoop:
-    """Ops `begin` … `end`-1 run `trips` times, trip by trip; each has one dim with a chunk."""
+    """Ops `begin` … `end`-1 run `trips` times, trip by trip; each has one dim with a chunk. An op that is alone in its
+    loop may have several: the trips count through their chunks, the last dim fastest."""
 
     begin: int
     end: int

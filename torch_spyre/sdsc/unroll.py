@@ -37,10 +37,15 @@ def without_loops(kernel: Kernel) -> Kernel:
 
 
 def _trip(op: TileOp, trip: int) -> TileOp:
-    dim = next((d for d in op.dims if d.chunk), None)
-    if dim is None:
-        return op
-    start = trip * dim.chunk
+    """One trip of an op; the last of several chunked dims counts fastest."""
+    for dim in reversed([d for d in op.dims if d.chunk]):
+        trip, chunk = divmod(trip, -(-dim.extent // dim.chunk))
+        op = _one_chunk(op, dim, chunk)
+    return op
+
+
+def _one_chunk(op: TileOp, dim: Dim, chunk: int) -> TileOp:
+    start = chunk * dim.chunk
     count = min(dim.chunk, dim.extent - start)
     if count <= 0 or not dim.even or dim.name in op.reduced or dim.name == op.along:
         raise NotExpressible(f"op {op.name}: a tile loop over dim {dim.name}, whose slices are not alike")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from torch_spyre import knobs
+from torch_spyre import constants, knobs
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.ownership import Split, cores_of
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
-from torch_spyre.constants import LX_BYTES, MAX_SPAN_BYTES
+from torch_spyre.constants import LX_BYTES
 from torch_spyre.ktir.tileops import Dim
 
 _OVER_SPAN = 1e12
@@ -149,8 +149,8 @@ def _k_ways(parts: dict[str, list[Dim]], units: dict[str, int], cores: int) -> t
     if len(parts["k"]) != 1:
         return (1,)
     ways = k_ways(units["b"], units["m"], units["n"], units["k"], cores)
-    huge = parts["k"][0].size * max(units["m"], units["n"] * 64) * 2 > MAX_SPAN_BYTES
-    return (1, 2, 4, MOST_K_WAYS) if huge else (ways,)
+    huge = parts["k"][0].size * max(units["m"], units["n"] * 64) * 2 > constants.MAX_SPAN_BYTES
+    return tuple(n for n in (1, 2, 4, MOST_K_WAYS) if n <= cores) if huge else (ways,)
 
 
 def k_ways(batch: int, rows: int, columns: int, k: int, cores: int) -> int:
@@ -181,7 +181,7 @@ def alone_ns(cost: NodeCost, split: Split) -> float:
 
 def span_penalty(cost: NodeCost, split: Split) -> float:
     limit = max((layout.bytes for layout in cost.layouts if layout is not None), default=0)
-    if limit <= MAX_SPAN_BYTES:
+    if limit <= constants.MAX_SPAN_BYTES:
         return 0.0
     extents = {**cost.sizes, **{name: extent for name, _, extent in split if name in cost.sizes}}
     worst = max(
@@ -189,7 +189,7 @@ def span_penalty(cost: NodeCost, split: Split) -> float:
         for a in cost.accesses
         if a is not None
     )
-    return _OVER_SPAN * (worst / MAX_SPAN_BYTES) if worst > MAX_SPAN_BYTES else 0.0
+    return _OVER_SPAN * (worst / constants.MAX_SPAN_BYTES) if worst > constants.MAX_SPAN_BYTES else 0.0
 
 
 def best(splits: Iterable[Split], cost: NodeCost, count: int) -> list[Split]:

@@ -97,7 +97,7 @@ CHOICE = "restickify"  # how notes about choices begin
 
 def assign(graph: Graph, choices: Mapping[object, str] | None = None) -> Graph:
     """Gives layouts node by node: each result takes the stick of its operands, or what `choices` say of its form."""
-    return _Layouts(graph, choices or {}).run()
+    return Layouts(graph, choices or {}).run()
 
 
 def form(graph: Graph, node: Node) -> object:
@@ -107,7 +107,9 @@ def form(graph: Graph, node: Node) -> object:
     return node.op, node.dims, node.reduced, out.dtype, out.size, out.stride, node.output.index, operands
 
 
-class _Layouts:
+class Layouts:
+    """Gives layouts to the nodes of a graph one after the other; copies stand before the nodes that need them."""
+
     def __init__(self, graph: Graph, choices: Mapping[object, str]) -> None:
         self.graph, self.choices = graph, choices
         self.forms = {n.name: form(graph, n) for n in graph.nodes} if choices else {}
@@ -336,11 +338,7 @@ class _Layouts:
         temp = self._temp(dims, source.dtype)
         buffer = self.graph.buffers[temp.buffer]
         names = [d for d, _ in dims]
-        if stick in names:
-            at = names.index(stick)
-            buffer.layout = make_layout(buffer, self._order(buffer, at))
-        else:
-            buffer.layout = make_layout(buffer, [*range(len(names)), -1] if names else [])
+        buffer.layout = self._copy_layout(buffer, names, stick)
         copy = Node(f"{node.name}_copy_{load.buffer}", "ReStickifyOpHBM", dims, (load,), temp, origin=node.origin)
         copy.notes.append(f"{load.buffer} re-laid with {stick or 'one value'} in the stick for {node.name}")
         try:
@@ -356,6 +354,11 @@ class _Layouts:
             self.copied.setdefault(load.buffer, []).append(key)
         self.copies[key] = Load(temp.buffer, temp.index.rename(rename))
         return temp
+
+    def _copy_layout(self, buffer: Buffer, names: Sequence[str], stick: str) -> Layout:
+        if stick in names:
+            return make_layout(buffer, self._order(buffer, names.index(stick)))
+        return make_layout(buffer, [*range(len(names)), -1] if names else [])
 
     def _copy_key(self, node: Node, load: Load, stick: str) -> tuple[tuple[object, ...], dict[str, str]]:
         """What identifies a copy of an operand whatever its dims are called, and the names that it uses instead."""

@@ -2,18 +2,28 @@
 """Division, tiling and scratchpad together: what one assumes, the next must keep.
 
 Division may count on a tile loop to hold a temporary that is larger than LX. If the loop does not come about, the plan
-is made again without that hope, and the cheaper of the two is kept, priced as they really are.
+is made again without that hope, and the cheaper of the two is kept, priced as they really are. Where a node reaches too
+far under any split, the plan is made again with that node's operands laid together.
 """
 
 from __future__ import annotations
 
-from torch_spyre._inductor.passes import division, handover, scratchpad, staging, tiling
+import math
+
+from torch_spyre._inductor.passes import compaction, division, handover, scratchpad, staging, tiling
 from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.ownership import split_of
 from torch_spyre._inductor.tilegraph.graph import Graph
 
 
 def run(graph: Graph) -> Graph:
+    before = graph.clone() if compaction.possible(graph) else None
+    placed = _placed(graph)
+    far = compaction.out_of_reach(placed) if before is not None else ()
+    return _placed(compaction.run(before, far)) if before is not None and far else placed
+
+
+def _placed(graph: Graph) -> Graph:
     first = graph.clone() if len(graph.nodes) > 1 else graph
     _plan(first, trust_loops=True)
     if not _disappointed(first):
@@ -35,7 +45,7 @@ def _disappointed(graph: Graph) -> bool:
 
 
 def explain(graph: Graph) -> list[str]:
-    stages = (division, handover, staging, tiling, scratchpad)
+    stages = (compaction, division, handover, staging, tiling, scratchpad)
     lines = [f"{s.__name__.rsplit('.', 1)[-1]}: {line}" for s in stages for line in s.explain(graph)]
     return [*lines, f"predicted: {price(graph) / 1e3:.1f} us"]
 
@@ -50,10 +60,10 @@ def price(graph: Graph) -> float:
                 in_lx |= 1 << i
         cost = NodeCost(graph, node)
         total += cost.ns(split_of(node), in_lx)
-        looped = next((d for d in node.tiles if d.chunk), None)
-        if looped is not None:
-            again = tiling.reread(graph, node, looped.name)
-            trips = -(-looped.extent // looped.chunk)
+        looped = [d for d in node.tiles if d.chunk]
+        if looped:
+            again = sum(tiling.reread(graph, node, d.name) for d in looped)
+            trips = math.prod(-(-d.extent // d.chunk) for d in looped)
             device = cost.device
             total += (trips - 1) * (device["launch.loop_trip"] * 1e3 + again / device["memory.bandwidth"])
     return total

@@ -180,7 +180,7 @@ def _repair(graph: Graph, placed: set[str]) -> bool:
     }
     for number in sorted(broken):
         nodes = [n for n in graph.nodes if n.loop == number]
-        if not _more_trips(graph, nodes):
+        if not more_trips(graph, nodes):
             for node in nodes:
                 unroll(graph, node)
         changed = True
@@ -198,7 +198,7 @@ def undo(graph: Graph, node: Node) -> None:
     del graph.buffers[moved]
 
 
-def _more_trips(graph: Graph, nodes: Sequence[Node]) -> bool:
+def more_trips(graph: Graph, nodes: Sequence[Node], most: float = _MOST_TRIPS) -> bool:
     """Makes the chunks of a tile loop smaller by at least one stick; False if they are that small already."""
     looped = [next(d for d in n.tiles if d.chunk) for n in nodes]
     grain = max(granularity(graph, n)[d.name] for n, d in zip(nodes, looped, strict=True))
@@ -208,7 +208,7 @@ def _more_trips(graph: Graph, nodes: Sequence[Node]) -> bool:
     even = any(d.name in in_sums(n) for n, d in zip(nodes, looped, strict=True))
     while even and smaller > 0 and looped[0].extent % smaller:
         smaller -= grain
-    if smaller <= 0 or -(-looped[0].extent // smaller) > _MOST_TRIPS:
+    if smaller <= 0 or -(-looped[0].extent // smaller) > most:
         return False
     for node in nodes:
         node.tiles = tuple(replace(d, chunk=smaller) if d.chunk else d for d in node.tiles)

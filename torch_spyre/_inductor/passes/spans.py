@@ -12,16 +12,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torch_spyre import knobs
+from torch_spyre import constants, knobs
 from torch_spyre._inductor.passes.candidates import MOST_K_WAYS
 from torch_spyre._inductor.passes.matmul_dims import role
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre.constants import LX_BYTES, MAX_SPAN_BYTES
+from torch_spyre.constants import LX_BYTES, STICK_BYTES
 from torch_spyre.ktir.tileops import Term
 
 _STICK = 64  # elements of k that stay together
-_ROUNDING = {"float16": "fp32todl16", "bfloat16": "fp32todl16", "float32": "identity"}
+ROUNDING = {"float16": "fp32todl16", "bfloat16": "fp32todl16", "float32": "identity"}
 
 
 def run(graph: Graph) -> Graph:
@@ -50,7 +50,7 @@ def _parts(graph: Graph, node: Node) -> list[Node]:
         inputs = tuple(Load(v.buffer, _moved(v.index, start)) for v in node.loads())
         dims = (*kept, ("k", size))
         part = replace(node, name=f"{node.name}_k{number}", dims=dims, inputs=inputs, output=made, notes=[])
-        part.notes.append(f"a part of k, {size} of {k}: all of it spans more than {MAX_SPAN_BYTES >> 20} MiB")
+        part.notes.append(f"a part of k, {size} of {k}: all of it spans more than {constants.MAX_SPAN_BYTES >> 20} MiB")
         found.append(part)
         if total is not None:
             inputs = (total, made)
@@ -58,21 +58,23 @@ def _parts(graph: Graph, node: Node) -> list[Node]:
             found.append(Node(f"{node.name}_sum{number}", "add", kept, inputs, made, origin=node.origin))
         total = made
     assert total is not None
-    rounded = Node(f"{node.name}_rounded", _ROUNDING[out.dtype], kept, (total,), node.output, origin=node.origin)
+    rounded = Node(f"{node.name}_rounded", ROUNDING[out.dtype], kept, (total,), node.output, origin=node.origin)
     return [*found, rounded]
 
 
 def _ways(graph: Graph, node: Node) -> int:
     """In how many parts of k the left operand stays within the span; 1 if it does anyway or the cores can cut k."""
     out = graph.buffers[node.output.buffer]
-    if node.op != "batchmatmul" or node.constants or out.dtype not in _ROUNDING or not _plain(node, out):
+    if node.op != "batchmatmul" or node.constants or out.dtype not in ROUNDING or not _plain(node, out):
         return 1
     sizes, left = node.sizes(), next(node.loads())
     reach = 2 * math.prod(sizes[d] for d in left.index.dims if role(d) in "mk")
-    ways = -(-reach // MAX_SPAN_BYTES)
+    reach = max(reach, STICK_BYTES * sizes["k"])  # one stick column of the right operand
+    ways = -(-reach // constants.MAX_SPAN_BYTES)
     cores = 1 << (ways - 1).bit_length()  # that division would cut k over
     partial = 4 * math.prod(n for d, n in node.dims if d != "k") // max(1, knobs.get("sencores") // cores)
-    return 1 if cores <= MOST_K_WAYS and partial <= LX_BYTES * knobs.get("dxp_lx_frac_avail") else ways
+    most = min(MOST_K_WAYS, knobs.get("sencores"))
+    return 1 if cores <= most and partial <= LX_BYTES * knobs.get("dxp_lx_frac_avail") else ways
 
 
 def _plain(node: Node, out: Buffer) -> bool:
