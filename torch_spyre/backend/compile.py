@@ -167,7 +167,7 @@ def _known(kind: Attribute) -> Register:
 
 
 def _within_scratchpads(function: FuncOp, arguments: _Arguments, options: Options) -> tuple[Program, bool]:
-    """The program, with scratch used again the sooner the less of it there is, and whether it uses literal addresses."""
+    """The program and whether it uses literal addresses. The less scratch there is, the sooner it is used again."""
     try:
         for frugality in range(3):
             program, uses_memory, fullest = _compile(function, arguments, options, frugality)

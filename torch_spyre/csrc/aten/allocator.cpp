@@ -93,6 +93,7 @@ void delete_record(void* context) {
 struct SpyreAllocator final : c10::DeviceAllocator {
   /// Storage without a tensor: plain host bytes.
   c10::DataPtr allocate(size_t n) override {
+    TORCH_CHECK_WITH(OutOfMemoryError, n <= INT64_MAX, "spyre: a storage of ", n, " bytes is more than a card has");
     return spyre::allocate(current_device(), n, nullptr, c10::ScalarType::Byte, {static_cast<int64_t>(n)}, {1});
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -182,12 +183,12 @@ c10::DataPtr allocate(c10::DeviceIndex device, uint64_t bytes, LayoutPtr layout,
   r->device = device;
   r->layout = layout;
   r->host_dtype = dtype;
-  r->dma_sizes = size.vec();
-  r->dma_strides = stride.vec();
+  r->set_host_shape(size, stride);
   void* token = nullptr;
   if (bytes > 0) {
     auto& card = card_of(device);
-    const uint64_t rounded = whole_sticks(bytes);
+    // What no segment holds need not be rounded, which might overflow: the card refuses it.
+    const uint64_t rounded = bytes > card::kSegmentBytes ? bytes : whole_sticks(bytes);
     try {
       r->address = card.allocate(rounded);
     } catch (const card::Error& e) {

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "eager_buckets.h"
+#include "errors.h"
 #include "python_objects.h"
 
 namespace spyre {
@@ -21,7 +22,10 @@ Polynomials parse_polynomials(const py::handle& list) {
 
 RoomyLayout parse_layout(const py::handle& layout) {
   const auto t = py::cast<py::tuple>(layout);
-  return {t[0].cast<std::vector<int64_t>>(), parse_polynomials(t[1]), t[2].cast<DataFormats>()};
+  RoomyLayout made{t[0].cast<std::vector<int64_t>>(), parse_polynomials(t[1]), t[2].cast<DataFormats>()};
+  if (made.device_size.empty() || made.device_size.size() != made.stride_map.size())
+    raise("InvalidArgument", "BucketPlan: device_size and stride_map have one entry for each device dim");
+  return made;
 }
 
 /// None: a number. (size, stride, offset, written, layout), the layout being None (not used), a SpyreTensorLayout or a
@@ -49,6 +53,7 @@ std::shared_ptr<BucketPlan> make_bucket(std::shared_ptr<LaunchPlan> launch, std:
                                         const std::vector<py::tuple>& outputs, std::tuple<int, int> place,
                                         std::tuple<int64_t, int64_t> range, const py::list& tensors,
                                         const std::vector<py::tuple>& results, const std::vector<py::tuple>& numbers) {
+  if (!launch) raise("InvalidArgument", "BucketPlan: launch_plan is None");
   auto made = std::make_shared<BucketPlan>();
   made->launch = *launch;
   made->launch.outputs.clear();
@@ -64,6 +69,7 @@ std::shared_ptr<BucketPlan> make_bucket(std::shared_ptr<LaunchPlan> launch, std:
     const auto pair = parse_polynomials(n);
     made->numbers.push_back({pair.at(0), pair.at(1)});
   }
+  made->check();
   return made;
 }
 

@@ -95,6 +95,8 @@ std::shared_ptr<const LaunchPlan> plan_miss(Launcher* self, const Inputs& inputs
   py::list list;
   for (size_t i = 0; i < n; ++i) list.append(py::handle(args[i]));
   const auto answer = py::handle(self->miss)(list);
+  TORCH_CHECK_TYPE(py::isinstance<LaunchPlan>(answer), name_of(self), ": miss must return a LaunchPlan, got ",
+                   Py_TYPE(answer.ptr())->tp_name);
   std::shared_ptr<const LaunchPlan> plan = py::cast<std::shared_ptr<LaunchPlan>>(answer);
   const auto words = (plan->displaced ? inputs : exact).key.words();
   self->plans->insert_or_assign({words.begin(), words.end()}, plan);
@@ -193,8 +195,12 @@ PyObject* make_launcher_type() {
 }
 
 OutputSpec parse_output(const py::tuple& t) {
-  return {t[0].cast<std::vector<int64_t>>(), t[1].cast<std::vector<int64_t>>(), t[2].cast<at::ScalarType>(),
-          t[3].cast<const SpyreTensorLayout*>()};
+  TORCH_CHECK_TYPE(t.size() == 4 && py::isinstance<SpyreTensorLayout>(py::object(t[3])),
+                   "LaunchPlan: an output is (size, stride, dtype, layout), got ", py::repr(t).cast<std::string>());
+  OutputSpec output{t[0].cast<std::vector<int64_t>>(), t[1].cast<std::vector<int64_t>>(), t[2].cast<at::ScalarType>(),
+                    t[3].cast<const SpyreTensorLayout*>()};
+  host_bytes(output.size, output.stride, output.dtype);  // raises what no tensor can be
+  return output;
 }
 
 void check_view(const std::vector<int64_t>& size, const std::vector<int64_t>& stride) {
@@ -206,6 +212,9 @@ std::shared_ptr<LaunchPlan> make_plan(std::shared_ptr<card::Program> program, co
                                       const std::vector<py::tuple>& outputs, uint64_t pool_bytes,
                                       std::vector<at::Tensor> constants, const std::vector<py::tuple>& scalars,
                                       std::string name, bool displaced) {
+  if (!program) raise("InvalidArgument", "LaunchPlan: program is None; load one with Program.load");
+  if (pool_bytes > card::kSegmentBytes)
+    raise("InvalidArgument", c10::str("LaunchPlan: a pool of ", pool_bytes, " bytes; a segment has 16 GiB"));
   auto plan = std::make_shared<LaunchPlan>();
   plan->name = std::move(name);
   plan->program = std::move(program);
@@ -215,6 +224,8 @@ std::shared_ptr<LaunchPlan> make_plan(std::shared_ptr<card::Program> program, co
   plan->displaced = displaced;
   plan->constants = std::move(constants);
   for (const auto& s : scalars) plan->scalars.push_back({s[0].cast<int>(), s[1].cast<std::string>() == "f"});
+  for (const auto& s : plan->scalars)
+    if (s.input < 0) raise("InvalidArgument", c10::str("LaunchPlan: scalar input ", s.input, " does not exist"));
   plan->check();
   return plan;
 }
@@ -247,7 +258,14 @@ void bind_launch(py::module_& m) {
           py::arg("binary"))
       .def_property_readonly("n_args", &card::Program::n_args)
       .def_property_readonly("n_scalars", &card::Program::n_scalars)
-      .def("arg_bytes", &card::Program::arg_bytes, py::arg("index"))
+      .def(
+          "arg_bytes",
+          [](const card::Program& p, int index) {
+            if (index < 0 || index >= p.n_args())
+              throw py::index_error(c10::str("the program has ", p.n_args(), " arguments, not one of number ", index));
+            return p.arg_bytes(index);
+          },
+          py::arg("index"))
       .def_property_readonly("duration_ns", &card::Program::duration_ns, "What a launch adds to the device clock.")
       .def_property_readonly("binary",
                              [](const card::Program& p) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/EmptyTensor.h>
+#include <c10/util/safe_numerics.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -39,14 +41,39 @@ SpyreTensorLayout* unpickle(const py::tuple& state) {
                         std::to_string(n) + " fields; versions 1 to 3 are known");
 }
 
+/// The value of an enumeration by its number, which pybind11 takes as it comes.
+template <typename Enum>
+Enum named(const char* name, int64_t code, bool known) {
+  if (!known) raise("InvalidArgument", c10::str(code, " is not a value of ", name, ", which begin with 0"));
+  return static_cast<Enum>(code);
+}
+DataFormats format_of(int64_t code) { return named<DataFormats>("DataFormats", code, is_format(code)); }
+ElementArrangement arrangement_of(int64_t code) {
+  return named<ElementArrangement>("ElementArrangement", code, code >= 0 && code <= 3);
+}
+
+template <typename Enum>
+void refuse_unknown(py::enum_<Enum>& bound, Enum (*of)(int64_t)) {
+  bound.def(py::init(of), py::arg("value"), py::prepend());
+  bound.def(
+      "__setstate__",
+      [of](py::detail::value_and_holder& v, int64_t code) {
+        py::detail::initimpl::setstate<py::class_<Enum>>(v, of(code), false);
+      },
+      py::detail::is_new_style_constructor(), py::arg("state"), py::prepend());
+}
+
 void bind_formats(py::module_& m) {
-  py::enum_<DataFormats>(m, "DataFormats", "Number formats of card memory.")
+  py::enum_<DataFormats> formats(m, "DataFormats", "Number formats of card memory.");
+  formats
 #define FORMAT(code, name, bytes, elems) .value(#name, DataFormats::name)
 #include "spyre/formats.def"
 #undef FORMAT
       .def("elems_per_stick", &elems_per_stick);
-  py::enum_<ElementArrangement>(m, "ElementArrangement", "How elements lie inside a stick.")
-      .value("STANDARD", ElementArrangement::STANDARD)
+  refuse_unknown(formats, &format_of);
+  py::enum_<ElementArrangement> arrangements(m, "ElementArrangement", "How elements lie inside a stick.");
+  refuse_unknown(arrangements, &arrangement_of);
+  arrangements.value("STANDARD", ElementArrangement::STANDARD)
       .value("DL16_TO_FP32", ElementArrangement::DL16_TO_FP32)
       .value("QFP8CH", ElementArrangement::QFP8CH)
       .value("EXX2", ElementArrangement::EXX2);
@@ -95,6 +122,9 @@ void bind_layout_class(py::module_& m) {
 /// A layout may only be set on a storage that has room for it: the bytes are not moved.
 void set_layout(const at::Tensor& t, const SpyreTensorLayout& layout) {
   auto& record = record_of(t);
+  if (elems_per_stick(layout.device_dtype) == 0) {
+    raise("InvalidArgument", c10::str("set_spyre_tensor_layout: ", layout.repr(), " has a format without sticks"));
+  }
   if (static_cast<uint64_t>(layout.device_bytes()) > record.bytes) {
     raise("InvalidArgument", c10::str("set_spyre_tensor_layout: ", layout.repr(), " needs ", layout.device_bytes(),
                                       " bytes, but the storage has ", record.bytes));
@@ -117,7 +147,15 @@ at::Tensor as_strided_with_layout(const at::Tensor& t, const Ints& size, const I
 }
 
 at::Tensor reinterpret_tensor(const at::Tensor& t, const Ints& size, const Ints& stride, int64_t offset_increment) {
-  return make_view(t, size, stride, t.storage_offset() + offset_increment);
+  raw_record_of(t);
+  int64_t offset = 0;
+  TORCH_CHECK(!c10::add_overflows(t.storage_offset(), offset_increment, &offset), "Tensor: invalid storage offset ",
+              t.storage_offset(), " + ", offset_increment);
+  for (int64_t s : stride)
+    TORCH_CHECK(s >= 0, "Negative strides are not supported at the moment, got strides: ", stride);
+  check_numel(size);
+  check_inside(t.storage(), t.scalar_type(), size, stride, offset);
+  return make_view(t, size, stride, offset);
 }
 
 at::Tensor reinterpret_tensor_with_layout(const at::Tensor& t, const Ints& size, const Ints& stride,
@@ -126,8 +164,18 @@ at::Tensor reinterpret_tensor_with_layout(const at::Tensor& t, const Ints& size,
   return reinterpret_tensor(t, size, stride, offset_increment);
 }
 
+void check_format(at::ScalarType dtype, const SpyreTensorLayout& layout) {
+  check_supported(dtype);
+  if (layout.device_dtype == device_format(dtype)) return;
+  raise("InvalidArgument", c10::str(layout.repr(), " does not store ", dtype, ", whose format is DataFormats.",
+                                    format_name(device_format(dtype))));
+}
+
 at::Tensor empty_with_layout_strided(const Ints& size, const Ints& stride, at::ScalarType dtype,
                                      const SpyreTensorLayout& layout) {
+  check_format(dtype, layout);
+  for (int64_t s : stride)
+    TORCH_CHECK(s >= 0, "Negative strides are not supported at the moment, got strides: ", stride);
   return make_tensor(current_device(), size, stride, dtype, intern(layout));
 }
 
@@ -135,10 +183,14 @@ at::Tensor empty_with_layout(const Ints& size, const SpyreTensorLayout& layout, 
                              std::optional<at::Device> device, std::optional<bool> pin_memory,
                              std::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!pin_memory.value_or(false), "Pin memory can only be on CPU");
-  TORCH_CHECK(format.value_or(at::MemoryFormat::Contiguous) == at::MemoryFormat::Contiguous,
-              "Spyre backend only supports contiguous memory format, got: ", *format);
+  // A fresh tensor has no format to preserve: both mean a contiguous one.
+  const auto chosen = format.value_or(at::MemoryFormat::Contiguous);
+  TORCH_CHECK(chosen == at::MemoryFormat::Contiguous || chosen == at::MemoryFormat::Preserve,
+              "Spyre backend only supports contiguous memory format, got: ", chosen);
+  TORCH_CHECK(!device || device->is_privateuseone(), "a device layout needs a spyre device, got ", *device);
   const auto type = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
-  check_supported(type);
+  check_format(type, layout);
+  at::detail::check_size_nonnegative(size);
   const auto index = resolve_device(device ? device->index() : -1);
   return make_tensor(index, size, contiguous_strides(size), type, intern(layout));
 }

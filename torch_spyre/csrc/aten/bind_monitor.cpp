@@ -24,8 +24,8 @@ void set_memory_hook(const py::object& function) {
   Py_XDECREF(old);
 }
 
-py::dict card_counters(int device) {
-  const auto index = resolve_device(static_cast<c10::DeviceIndex>(device));
+py::dict card_counters(int64_t device) {
+  const auto index = checked(device);
   return is_open(index) ? card::counters_dict(card_of(index).counters()) : py::dict();
 }
 
@@ -63,20 +63,16 @@ void bind_monitor(py::module_& m) {
       "Records launches and transfers without torch.profiler, which must not run meanwhile.");
   m.def("_recorded_activities", &recorded, "What was recorded since _record_activities(True).");
   m.def(
-      "_set_timing_only",
-      [](bool on, int device) { card_of(resolve_device(static_cast<c10::DeviceIndex>(device))).set_timing_only(on); },
-      py::arg("on"), py::arg("device") = -1,
-      "Launches and transfers take their time on the device clock but touch no memory.");
+      "_set_timing_only", [](bool on, int64_t device) { card_of(checked(device)).set_timing_only(on); }, py::arg("on"),
+      py::arg("device") = -1, "Launches and transfers take their time on the device clock but touch no memory.");
   m.def(
       "_timing_only",
-      [](int device) {
-        const auto index = resolve_device(static_cast<c10::DeviceIndex>(device));
+      [](int64_t device) {
+        const auto index = checked(device);
         return is_open(index) && card_of(index).timing_only();
       },
       py::arg("device") = -1);
-  m.def(
-      "_is_open", [](int device) { return is_open(resolve_device(static_cast<c10::DeviceIndex>(device))); },
-      py::arg("device"));
+  m.def("_is_open", [](int64_t device) { return is_open(checked(device)); }, py::arg("device"));
   m.def("_card_counters", &card_counters, py::arg("device"), "Counters of an open card; empty if it is not open.");
   m.def("_set_memory_hook", &set_memory_hook, py::arg("function"),
         "Calls function(device, address, change in bytes) at every allocation "

@@ -18,6 +18,7 @@ void collectable(PyHeapTypeObject* heap_type) {
     return pybind11::cast<Snapshot&>(pybind11::handle(self)).traverse(visit, arg);
   };
   type->tp_clear = [](PyObject* self) {
+    if (!pybind11::detail::is_holder_constructed(self)) return 0;
     pybind11::cast<Snapshot&>(pybind11::handle(self)).clear();
     return 0;
   };

@@ -456,6 +456,12 @@ void bind_eager(py::module_& m) {
                                                     "A launch plan and how it maps to the tensors of an op call.")
       .def(py::init(
                [](std::shared_ptr<LaunchPlan> launch, std::vector<int> inputs, const std::vector<py::tuple>& outputs) {
+                 // -1, -2, ... are words of random keys, all of which are drawn up to the last one named.
+                 constexpr int kMostKeyWords = 64;
+                 if (!launch) raise("InvalidArgument", "EagerPlan: launch_plan is None");
+                 for (int i : inputs)
+                   if (i < -kMostKeyWords)
+                     raise("InvalidArgument", c10::str("EagerPlan: input ", i, " does not exist"));
                  auto plan = std::make_shared<EagerPlan>();
                  plan->launch = std::move(launch);
                  plan->inputs = std::move(inputs);
@@ -504,7 +510,7 @@ void bind_eager(py::module_& m) {
       "_set_eager_knobs_reader",
       [](py::object callable) {
         Py_XDECREF(knobs_reader);
-        knobs_reader = callable.release().ptr();
+        knobs_reader = callable.is_none() ? nullptr : callable.release().ptr();
       },
       py::arg("callable"), "callable() -> the word for the knobs of this thread.");
 }

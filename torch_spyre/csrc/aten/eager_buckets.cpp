@@ -80,6 +80,16 @@ bool RoomyLayout::has_room_for(const SpyreTensorLayout& layout, int64_t n) const
   return true;
 }
 
+void BucketPlan::check() const {
+  const bool found = tensor >= 0 && static_cast<size_t>(tensor) < tensors.size() && dim >= 0 && low >= 0;
+  if (!found)
+    raise("InvalidArgument", c10::str("BucketPlan: dim ", dim, " of tensor ", tensor, " does not exist among ",
+                                      tensors.size(), " tensors, or the range begins below 0"));
+  for (int i : inputs)
+    if (i >= static_cast<int>(tensors.size()))
+      raise("InvalidArgument", c10::str("BucketPlan names tensor ", i, " of ", tensors.size()));
+}
+
 std::optional<int64_t> BucketPlan::matches(std::span<const at::Tensor* const> given, std::vector<Move>& moves) const {
   if (given.size() != tensors.size() || !given[tensor] || given[tensor]->dim() <= dim) return std::nullopt;
   const auto n = given[tensor]->size(dim);
@@ -115,6 +125,8 @@ std::vector<Operand> BucketPlan::numbers_for(int64_t n) const {
   std::vector<Operand> found;
   for (const auto& ratio : numbers) {
     const auto above = ratio.above(n), below = ratio.below(n);
+    if (below == 0 || (below == -1 && above == INT64_MIN))
+      raise("InvalidArgument", c10::str("BucketPlan: the launch scalar ", above, " / ", below, " for n = ", n));
     found.push_back({nullptr, static_cast<double>(above) / static_cast<double>(below), above / below});
   }
   return found;

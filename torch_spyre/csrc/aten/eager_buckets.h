@@ -14,13 +14,14 @@
 
 namespace spyre {
 
-/// c0 + c1 n + c2 n² + …
+/// c0 + c1 n + c2 n² + …, modulo 2⁶⁴: sizes that wrap are no size of a tensor, and no tensor matches them.
 struct Polynomial {
   c10::SmallVector<int64_t, 3> coefficients;
   int64_t operator()(int64_t n) const {
-    int64_t value = 0;
-    for (size_t i = coefficients.size(); i-- > 0;) value = value * n + coefficients[i];
-    return value;
+    uint64_t value = 0;
+    for (size_t i = coefficients.size(); i-- > 0;)
+      value = value * static_cast<uint64_t>(n) + static_cast<uint64_t>(coefficients[i]);
+    return static_cast<int64_t>(value);
   }
 };
 using Polynomials = std::vector<Polynomial>;
@@ -77,6 +78,8 @@ struct BucketPlan {
   std::vector<BucketResult> results;
   std::vector<Ratio> numbers;
 
+  /// Raises InvalidArgument unless n is read from one of the tensors.
+  void check() const;
   /// n, and what has to be moved first; nothing if the program does not serve these tensors (null: a number).
   std::optional<int64_t> matches(std::span<const at::Tensor* const> tensors, std::vector<Move>& moves) const;
   /// The launch for one n.

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels that make tensors and views. No view touches the layout: it belongs to the storage and maps host element
 // offsets, which every view shares.
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/RangeUtils.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/alias_native.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/util/safe_numerics.h>
 #include <torch/library.h>
 
+#include <cmath>
+
 #include "device.h"
+#include "eager.h"
 #include "errors.h"
 #include "factory.h"
 #include "storage.h"
@@ -50,11 +57,28 @@ std::vector<int64_t> strides_in(OptFormat format, c10::IntArrayRef size) {
   return flat ? c10::get_channels_last_strides_2d(size) : c10::get_channels_last_strides_3d(size);
 }
 
+/// The strides that a tensor of this shape gets: PyTorch replaces a negative one by that of a contiguous tensor, which
+/// is harmless where the dim has at most one element; elsewhere the storage size raises.
+std::vector<int64_t> settled_strides(c10::IntArrayRef size, c10::IntArrayRef stride) {
+  host_span(size, stride);
+  auto settled = stride.vec();
+  for (size_t i = size.size(); i-- > 0;) {
+    if (settled[i] >= 0) continue;
+    const bool last = i + 1 == size.size();
+    const bool overflows =
+        c10::mul_overflows(last ? 1 : std::max<int64_t>(size[i + 1], 1), last ? 1 : settled[i + 1], &settled[i]);
+    TORCH_CHECK(!overflows, "Stride calculation overflowed");
+  }
+  return settled;
+}
+
 at::Tensor empty(c10::IntArrayRef size, OptDtype dtype, OptLayout layout, OptDevice device,
                  std::optional<bool> pin_memory, OptFormat format) {
   check_options(layout, pin_memory);
   const auto type = dtype_or_pytorch_default(dtype);
   check_supported(type);
+  at::detail::check_size_nonnegative(size);
+  at::detail::computeStorageNbytesContiguous(size, c10::elementSize(type));  // raises what the CPU would
   const auto stride = strides_in(format, size);
   const auto device_layout = size.size() <= 6 && !channels_last(format) ? intern(make_layout(size, type))
                                                                         : layout_for_strided(size, stride, type);
@@ -66,7 +90,25 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, OptDtyp
   check_options(layout, pin_memory);
   const auto type = dtype_or_pytorch_default(dtype);
   check_supported(type);
-  return make_tensor(index_of(device), size, stride, type, layout_for_strided(size, stride, type));
+  host_bytes(size, stride, type);  // raises what the CPU would
+  check_numel(size);
+  const auto settled = settled_strides(size, stride);
+  return make_tensor(index_of(device), size, settled, type, layout_for_strided(size, settled, type));
+}
+
+at::Tensor new_empty_strided(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride, OptDtype dtype,
+                             OptLayout layout, OptDevice device, std::optional<bool> pin_memory) {
+  const auto place = device.value_or(self.device());
+  const auto options = self.options().dtype(dtype.value_or(self.scalar_type())).device(place).layout(layout);
+  return at::empty_strided(size, stride, options.pinned_memory(pin_memory));
+}
+
+/// PyTorch's kernel looks at the bytes of the storage alone, where a card may hold more than the elements need.
+at::Tensor as_strided(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride,
+                      std::optional<int64_t> offset) {
+  auto view = at::native::as_strided_tensorimpl(self, size, stride, offset);
+  check_inside(self.storage(), self.scalar_type(), view.sizes(), view.strides(), view.storage_offset());
+  return view;
 }
 
 /// Bits on the card are encoded; only the trivial reinterpretation has a meaning.
@@ -78,15 +120,79 @@ at::Tensor view_dtype(const at::Tensor& self, c10::ScalarType dtype) {
   return at::native::alias(self);
 }
 
+int64_t arange_size(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, c10::ScalarType type) {
+  return type == at::kLong ? at::native::compute_arange_size<int64_t>(start, end, step)
+                           : at::native::compute_arange_size<double>(start, end, step);
+}
+
+/// `range` counts in whole numbers where its result holds such.
+int64_t range_size(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, c10::ScalarType type) {
+  at::native::arange_check_bounds(start, end, step);
+  const bool whole = c10::isIntegralType(type, /*includeBool=*/true);
+  const auto in = [&](const at::Scalar& number) {
+    return whole ? static_cast<double>(number.to<int64_t>()) : number.to<double>();
+  };
+  TORCH_CHECK(in(step) != 0, "step must be nonzero");
+  const double size = std::trunc((in(end) - in(start)) / in(step)) + 1;
+  TORCH_CHECK(size >= 0 && size < 0x1p63, "invalid size, possible overflow?");
+  return static_cast<int64_t>(size);
+}
+
 // PyTorch's own kernels write into an empty tensor, which each call would resize first: no plan could be kept.
 at::Tensor arange_step(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, OptDtype dtype,
                        OptLayout layout, OptDevice device, std::optional<bool> pin_memory) {
   const bool integers = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
   const auto type = integers ? dtype.value_or(at::kLong) : dtype_or_pytorch_default(dtype);
-  const auto size = type == at::kLong ? at::native::compute_arange_size<int64_t>(start, end, step)
-                                      : at::native::compute_arange_size<double>(start, end, step);
+  const auto size = arange_size(start, end, step, type);
   auto out = empty({size}, type, layout, device, pin_memory, std::nullopt);
   return size == 0 ? out : at::arange_out(out, start, end, step);
+}
+
+/// Sequences of numbers fill an `out` that has as many elements, of whatever shape, in the order of its own dims;
+/// another one becomes a vector. The compiler knows vectors only.
+at::Tensor& fill_sequence(const c10::OperatorHandle& op, torch::jit::Stack stack, int64_t steps, at::Tensor& out) {
+  if (out.numel() != steps) resize(out, {steps}, std::nullopt);
+  if (steps == 0) return out;
+  const auto vector = out.dim() == 1 ? out : at::empty({steps}, out.options());
+  stack.emplace_back(vector);
+  run_eager(op, &stack);
+  if (out.dim() != 1) out.copy_(vector.view(out.sizes()));
+  return out;
+}
+
+c10::OperatorHandle op_named(const char* name, const char* overload) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+}
+
+at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
+  static const auto op = op_named("aten::arange", "start_out");
+  const auto steps = arange_size(start, end, step, out.scalar_type());
+  if (out.numel() != steps && out.numel() > 0) {
+    TORCH_WARN(
+        "The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
+        " which does not match the computed number of elements ", steps,
+        ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor of "
+        "shape (",
+        steps, ",).");
+  }
+  return fill_sequence(op, {start, end, step}, steps, out);
+}
+
+at::Tensor& range_out(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
+  static const auto op = op_named("aten::range", "out");
+  return fill_sequence(op, {start, end, step}, range_size(start, end, step, out.scalar_type()), out);
+}
+
+at::Tensor& linspace_out(const at::Scalar& start, const at::Scalar& end, int64_t steps, at::Tensor& out) {
+  static const auto op = op_named("aten::linspace", "out");
+  TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
+  return fill_sequence(op, {start, end, steps}, steps, out);
+}
+
+at::Tensor& logspace_out(const at::Scalar& start, const at::Scalar& end, int64_t steps, double base, at::Tensor& out) {
+  static const auto op = op_named("aten::logspace", "out");
+  TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
+  return fill_sequence(op, {start, end, steps, base}, steps, out);
 }
 
 at::Tensor arange_start(const at::Scalar& start, const at::Scalar& end, OptDtype dtype, OptLayout layout,
@@ -103,11 +209,11 @@ at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source, int64_t off
                                c10::IntArrayRef stride) {
   TORCH_CHECK(source.device().type() == c10::DeviceType::PrivateUse1,
               "set_ on a spyre tensor needs a spyre storage, got ", source.device());
-  const auto strides = stride.size() == size.size() ? stride.vec() : contiguous_strides(size);
-  const int64_t span = host_span(size, strides);
-  const auto reach = static_cast<size_t>(span == 0 ? 0 : offset + span) * self.itemsize();
-  TORCH_CHECK(offset >= 0 && reach <= source.nbytes(), "set_: size ", size, ", stride ", strides, " and offset ",
-              offset, " need ", reach, " bytes, but the storage has ", source.nbytes());
+  TORCH_CHECK(!stride.data() || stride.size() == size.size(), "unequal size length (", size.size(),
+              ") and stride length (", stride.size(), ")");
+  check_numel(size);
+  const auto strides = stride.data() ? settled_strides(size, stride) : contiguous_strides(size);
+  grow_for(source, self.scalar_type(), size, strides, offset);
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(source));
   impl->set_sizes_and_strides(size, strides, offset);
@@ -120,7 +226,8 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source) {
 }
 
 at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
-  TORCH_CHECK(self.dtype() == source.dtype(), "set_: dtypes differ, ", self.dtype(), " and ", source.dtype());
+  TORCH_CHECK(self.dtype() == source.dtype(), "Could not set tensor of type ", source.dtype(), " to a tensor of type ",
+              self.dtype());
   return set_storage_offset(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
@@ -132,23 +239,13 @@ at::Tensor& set_empty(at::Tensor& self) {
 
 }  // namespace
 
+/// A tensor that has the size already keeps its strides: it may be a view, and what lies around it is not its own.
 const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size, OptFormat format) {
-  const auto wanted = channels_last(format) ? *format : c10::MemoryFormat::Contiguous;
-  if (self.sizes() == size && self.is_contiguous(wanted)) return self;
+  if (self.sizes() == size && !format) return self;
+  TORCH_CHECK(format != c10::MemoryFormat::Preserve, "Unsupported memory format", *format);
+  check_numel(size);
   const auto stride = strides_in(format, size);
-  const auto dtype = self.scalar_type();
-  const int64_t needed = host_span(size, stride) + self.storage_offset();
-  const auto& record = record_of(self);
-  if (needed > host_span(record.dma_sizes, record.dma_strides)) {
-    // A tensor that is all of its new storage gets the layout of its shape; a longer one stays linear.
-    const std::vector<int64_t> flat{needed};
-    const bool whole = self.storage_offset() == 0;
-    const auto new_size = whole ? size : c10::IntArrayRef(flat);
-    const auto new_stride = whole ? stride : contiguous_strides(new_size);
-    const auto layout = layout_for_strided(new_size, new_stride, dtype);
-    const auto nbytes = storage_nbytes(layout, new_size, new_stride, dtype);
-    relayout_storage(self.storage(), layout, dtype, new_size, new_stride, nbytes);
-  }
+  grow_for(self.storage(), self.scalar_type(), size, stride, self.storage_offset());
   self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride, self.storage_offset());
   return self;
 }
@@ -156,10 +253,15 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size, OptForma
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("new_empty_strided", TORCH_FN(new_empty_strided));
   m.impl("arange", TORCH_FN(arange));
   m.impl("arange.start", TORCH_FN(arange_start));
   m.impl("arange.start_step", TORCH_FN(arange_step));
-  m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  m.impl("arange.start_out", TORCH_FN(arange_out));
+  m.impl("range.out", TORCH_FN(range_out));
+  m.impl("linspace.out", TORCH_FN(linspace_out));
+  m.impl("logspace.out", TORCH_FN(logspace_out));
+  m.impl("as_strided", TORCH_FN(as_strided));
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("alias", TORCH_FN(at::native::alias));

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layout.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/util/Exception.h>
 #include <c10/util/hash.h>
+#include <c10/util/safe_numerics.h>
 
 #include <algorithm>
 #include <atomic>
@@ -53,6 +55,41 @@ struct LayoutEqual {
   }
 };
 
+const FormatRow& row_of(DataFormats format) {
+  const auto code = static_cast<int64_t>(format);
+  return kFormats[is_format(code) ? code : static_cast<int64_t>(DataFormats::INVALID)];
+}
+
+int64_t product(int64_t a, int64_t b) {
+  int64_t result = 0;
+  TORCH_CHECK(!c10::mul_overflows(a, b, &result), "Stride calculation overflowed");
+  return result;
+}
+
+}  // namespace
+
+const char* defect_of(const SpyreTensorLayout& layout) {
+  const auto& size = layout.device_size;
+  const auto& map = layout.stride_map;
+  if (size.empty() || size.size() != map.size()) return "device_size and stride_map have one entry for each device dim";
+  if (!is_format(static_cast<int64_t>(layout.device_dtype))) return "its format does not exist";
+  if (std::any_of(size.begin(), size.end(), [](int64_t n) { return n < 0; })) return "an extent is negative";
+  if (std::any_of(map.begin(), map.end(), [](int64_t s) { return s < -1; }))
+    return "a stride is at least 0, or -1 for a dim without host elements";
+  if (std::find(size.begin(), size.end(), 0) != size.end()) return nullptr;
+  int64_t elements = 1, bytes = kStickBytes, reach = 1, step = 0;
+  bool overflows = false;
+  for (size_t d = 0; d < size.size(); ++d) {
+    overflows |= c10::mul_overflows(elements, size[d], &elements);
+    if (d + 1 < size.size()) overflows |= c10::mul_overflows(bytes, size[d], &bytes);
+    overflows |= c10::mul_overflows(size[d] - 1, std::max<int64_t>(map[d], 0), &step);
+    overflows |= c10::add_overflows(reach, step, &reach);
+  }
+  return overflows ? "its bytes or its host elements are more than an int64 counts" : nullptr;
+}
+
+namespace {
+
 void append(std::ostream& out, const std::vector<int64_t>& values) {
   out << '[';
   for (size_t i = 0; i < values.size(); ++i) out << (i ? ", " : "") << values[i];
@@ -61,11 +98,13 @@ void append(std::ostream& out, const std::vector<int64_t>& values) {
 
 }  // namespace
 
-const char* format_name(DataFormats format) { return kFormats[static_cast<int>(format)].name; }
+bool is_format(int64_t code) { return code >= 0 && code < static_cast<int64_t>(std::size(kFormats)); }
 
-int64_t element_bytes(DataFormats format) { return kFormats[static_cast<int>(format)].bytes; }
+const char* format_name(DataFormats format) { return row_of(format).name; }
 
-int64_t elems_per_stick(DataFormats format) { return kFormats[static_cast<int>(format)].elems; }
+int64_t element_bytes(DataFormats format) { return row_of(format).bytes; }
+
+int64_t elems_per_stick(DataFormats format) { return row_of(format).elems; }
 
 DataFormats host_format(c10::ScalarType dtype) {
   using S = c10::ScalarType;
@@ -149,11 +188,18 @@ std::string SpyreTensorLayout::repr() const {
 }
 
 int64_t SpyreTensorLayout::device_bytes() const {
-  if (device_size.empty()) return 0;
-  return std::accumulate(device_size.begin(), device_size.end() - 1, kStickBytes, std::multiplies<>());
+  int64_t bytes = kStickBytes;
+  for (size_t d = 0; d + 1 < device_size.size(); ++d) {
+    if (device_size[d] == 0) return 0;
+    TORCH_CHECK(!c10::mul_overflows(bytes, device_size[d], &bytes), "Storage size calculation overflowed with ",
+                repr());
+  }
+  return device_size.empty() ? 0 : bytes;
 }
 
 LayoutPtr intern(SpyreTensorLayout layout) {
+  if (const char* defect = defect_of(layout))
+    raise("InvalidArgument", c10::str(layout.repr(), " is no layout: ", defect));
   static std::mutex mutex;
   static auto* table = new std::unordered_set<std::unique_ptr<const SpyreTensorLayout>, LayoutHash, LayoutEqual>;
   auto value = std::make_unique<const SpyreTensorLayout>(std::move(layout));
@@ -178,8 +224,13 @@ SpyreTensorLayout make_layout(c10::IntArrayRef host_size, c10::IntArrayRef host_
     return layout;
   }
   TORCH_CHECK(n <= 6, "Unsupported tensor rank: ", n);
-  for (int64_t d : dim_order.slice(0, sparse ? n - 1 : n))
-    TORCH_CHECK(d >= 0 && d < rank, "Invalid dim in dim_order: ", d);
+  at::detail::check_size_nonnegative(host_size);
+  for (int64_t s : host_strides) TORCH_CHECK(s >= 0, "Negative strides are not supported, got strides: ", host_strides);
+  std::vector<bool> seen(rank);
+  for (int64_t d : dim_order.slice(0, sparse ? n - 1 : n)) {
+    TORCH_CHECK(d >= 0 && d < rank && !seen[d], "Invalid dim in dim_order: ", d);
+    seen[d] = true;
+  }
 
   // Device dims: the order without its first dim, the first dim, then the stick dim again for the lanes of a stick.
   std::vector<int64_t> dims(dim_order.begin() + 1, dim_order.end());
@@ -192,7 +243,7 @@ SpyreTensorLayout make_layout(c10::IntArrayRef host_size, c10::IntArrayRef host_
     if (j == lanes) {
       layout.device_size.push_back(elems);
     } else if (j == sticks) {
-      layout.device_size.push_back(sparse ? 1 : (host_size[stick_dim] + elems - 1) / elems);
+      layout.device_size.push_back(sparse ? 1 : host_size[stick_dim] / elems + (host_size[stick_dim] % elems != 0));
     } else {
       layout.device_size.push_back(host_size[dims[j]]);
     }
@@ -203,7 +254,7 @@ SpyreTensorLayout make_layout(c10::IntArrayRef host_size, c10::IntArrayRef host_
     const int64_t d = dims[j];
     if (d == -1 || host_size[d] == 1) continue;
     const int64_t p = previous[d];
-    layout.stride_map[j] = p == -1 ? host_strides[d] : layout.stride_map[p] * layout.device_size[p];
+    layout.stride_map[j] = p == -1 ? host_strides[d] : product(layout.stride_map[p], layout.device_size[p]);
     previous[d] = j;
   }
   return layout;
@@ -214,41 +265,59 @@ SpyreTensorLayout make_layout(c10::IntArrayRef host_size, c10::ScalarType dtype)
   std::iota(order.begin(), order.end(), 0);
   // Row-major strides as products of the sizes themselves: an empty dim makes the outer ones 0.
   std::vector<int64_t> strides(host_size.size(), 1);
-  for (size_t i = host_size.size(); i-- > 1;) strides[i - 1] = strides[i] * host_size[i];
+  for (size_t i = host_size.size(); i-- > 1;) strides[i - 1] = product(strides[i], host_size[i]);
   return make_layout(host_size, strides, dtype, order);
 }
 
-LayoutPtr layout_for_strided(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype) {
-  std::vector<int64_t> dims;
+bool interleaves(c10::IntArrayRef size, c10::IntArrayRef stride) {
+  std::vector<size_t> dims;
   for (size_t i = 0; i < size.size(); ++i) {
-    if (size[i] > 1) dims.push_back(static_cast<int64_t>(i));
+    if (size[i] == 0) return false;
+    if (size[i] > 1) dims.push_back(i);
   }
-  std::stable_sort(dims.begin(), dims.end(), [&](int64_t a, int64_t b) { return stride[a] < stride[b]; });
+  std::sort(dims.begin(), dims.end(), [&](size_t a, size_t b) { return stride[a] < stride[b]; });
+  host_span(size, stride);  // so that the sums below fit
   int64_t reach = 1;
-  bool nested = size.size() <= 6;
-  for (int64_t d : dims) {
-    nested = nested && stride[d] >= reach;
+  for (size_t d : dims) {
+    if (stride[d] < reach) return true;
     reach += (size[d] - 1) * stride[d];
   }
+  return false;
+}
+
+LayoutPtr layout_for_strided(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype) {
   const int64_t span = host_span(size, stride);
-  if (!nested && (span > 0 || size.size() > 6)) return intern(make_layout({span}, dtype));
+  if (size.size() > 6 || interleaves(size, stride)) return intern(make_layout({span}, dtype));
+  // No element, no address: strides of an empty tensor may be anything.
+  if (span == 0) return intern(make_layout(size, dtype));
   std::vector<int64_t> order(size.size());
   std::iota(order.begin(), order.end(), 0);
   return intern(make_layout(size, stride, dtype, order));
 }
 
 int64_t host_span(c10::IntArrayRef size, c10::IntArrayRef stride) {
-  int64_t span = 1;
-  for (size_t i = 0; i < size.size(); ++i) {
-    if (size[i] == 0) return 0;
-    span += (size[i] - 1) * stride[i];
-  }
-  return span;
+  at::detail::check_size_nonnegative(size);
+  return static_cast<int64_t>(at::detail::computeStorageNbytes(size, stride, 1));
+}
+
+int64_t host_bytes(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype, int64_t offset) {
+  at::detail::check_size_nonnegative(size);
+  TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
+  return static_cast<int64_t>(
+      at::detail::computeStorageNbytes(size, stride, c10::elementSize(dtype), static_cast<size_t>(offset)));
+}
+
+void check_numel(c10::IntArrayRef size) {
+  at::detail::check_size_nonnegative(size);
+  int64_t numel = 1;
+  bool overflows = false;
+  for (int64_t n : size) overflows |= c10::mul_overflows(numel, n, &numel);
+  TORCH_CHECK(!overflows, "numel: integer multiplication overflow");
 }
 
 std::vector<int64_t> contiguous_strides(c10::IntArrayRef size) {
   std::vector<int64_t> strides(size.size(), 1);
-  for (size_t i = size.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(size[i], 1);
+  for (size_t i = size.size(); i-- > 1;) strides[i - 1] = product(strides[i], std::max<int64_t>(size[i], 1));
   return strides;
 }
 

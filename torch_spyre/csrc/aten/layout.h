@@ -24,6 +24,8 @@ enum class ElementArrangement : int { STANDARD = 0, DL16_TO_FP32 = 1, QFP8CH = 2
 
 constexpr int64_t kStickBytes = 128;
 
+/// A code of the table, which any integer can be cast to.
+bool is_format(int64_t code);
 const char* format_name(DataFormats format);
 /// Bytes of one element; 0 for formats that this card never stores.
 int64_t element_bytes(DataFormats format);
@@ -58,7 +60,12 @@ struct SpyreTensorLayout {
 
 using LayoutPtr = const SpyreTensorLayout*;
 
-/// The one pointer for this value.
+/// Why it is no layout, null if it is one: ranks that differ, a negative extent, a stride below -1, an unknown format,
+/// or sizes in bytes and host elements that no int64 holds.
+const char* defect_of(const SpyreTensorLayout& layout);
+
+/// The one pointer for this value. Raises InvalidArgument if it is no layout, so that whoever has a pointer to one need
+/// not look again.
 LayoutPtr intern(SpyreTensorLayout layout);
 
 /// The general rule: dim_order lists host dims, the last one becomes the stick dim; a trailing -1 makes it sparse.
@@ -72,8 +79,17 @@ SpyreTensorLayout make_layout(c10::IntArrayRef host_size, c10::ScalarType dtype)
 /// interleave, cannot be decoded dim by dim; such a tensor is laid out flat over the range it spans.
 LayoutPtr layout_for_strided(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype);
 
+/// Do two elements share an address, or the ranges of two dims interleave?
+bool interleaves(c10::IntArrayRef size, c10::IntArrayRef stride);
+
+// Arithmetic on sizes and strides, which may come from anywhere: what no int64 holds raises PyTorch's own errors.
+
 /// Elements from the first to the last one a strided tensor can reach; 0 if it is empty.
 int64_t host_span(c10::IntArrayRef size, c10::IntArrayRef stride);
+/// Bytes up to the last element of a view at `offset`; 0 if it is empty.
+int64_t host_bytes(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype, int64_t offset = 0);
+/// A tensor that is given such a size would be left half changed.
+void check_numel(c10::IntArrayRef size);
 std::vector<int64_t> contiguous_strides(c10::IntArrayRef size);
 
 }  // namespace spyre

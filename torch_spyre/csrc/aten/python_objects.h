@@ -3,6 +3,7 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include "device.h"
 #include "launch.h"
 
 namespace spyre {
@@ -15,6 +16,13 @@ void bind_eager_buckets(pybind11::module_& m);
 void bind_monitor(pybind11::module_& m);
 void bind_recording(pybind11::module_& m);
 void register_structured_ops();
+
+/// The index of a device from Python, where -1 is the current one: any other number that is no device raises.
+inline c10::DeviceIndex checked(int64_t index) {
+  TORCH_CHECK(index >= -1 && index < device_count(), "Device index ", index, " out of range [0, ",
+              static_cast<int>(device_count()), ")");
+  return resolve_device(static_cast<c10::DeviceIndex>(index));
+}
 
 /// ("input", i) | ("output", j) | ("pool", 0) | ("constant", k)
 Binding parse_binding(const pybind11::tuple& binding);

@@ -13,29 +13,36 @@
 namespace spyre {
 namespace {
 
-thread_local Recording* active_recording = nullptr;
+/// Null until the thread starts its first recording.
+thread_local std::shared_ptr<std::atomic<Recording*>> active_slot;
 
 }  // namespace
 
-Recording* Recording::active() { return active_recording; }
+Recording* Recording::active() {
+  return C10_UNLIKELY(active_slot != nullptr) ? active_slot->load(std::memory_order_relaxed) : nullptr;
+}
 
 void Recording::spoil_active(const char* reason) {
-  if (C10_UNLIKELY(active_recording != nullptr)) active_recording->spoil(reason);
+  if (auto* recording = active(); C10_UNLIKELY(recording != nullptr)) recording->spoil(reason);
 }
 
 Recording::~Recording() {
-  if (active_recording == this) active_recording = nullptr;
+  auto* self = this;
+  if (slot_) slot_->compare_exchange_strong(self, nullptr);
 }
 
 void Recording::start() {
-  if (active_recording) raise("InvalidArgument", "this thread records launches already; stop that recording first");
+  if (active()) raise("InvalidArgument", "this thread records launches already; stop that recording first");
+  if (slot_ && slot_->load() == this) raise("InvalidArgument", "the recording is active on another thread");
   if (!launches_.empty()) raise("InvalidArgument", "the recording holds launches; make a new one");
-  active_recording = this;
+  if (!active_slot) active_slot = std::make_shared<std::atomic<Recording*>>(nullptr);
+  slot_ = active_slot;
+  slot_->store(this);
 }
 
 void Recording::stop() {
-  if (active_recording != this) raise("InvalidArgument", "the recording is not active on this thread");
-  active_recording = nullptr;
+  if (active() != this) raise("InvalidArgument", "the recording is not active on this thread");
+  slot_->store(nullptr);
   numbers_.clear();
 }
 

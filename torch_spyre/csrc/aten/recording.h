@@ -7,6 +7,8 @@
 #pragma once
 #include <c10/core/Storage.h>
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -23,6 +25,9 @@ class Recording {
   /// Notes that this thread did what cannot be repeated; nothing without an active recording.
   static void spoil_active(const char* reason);
 
+  Recording() = default;
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
   ~Recording();
   void start();
   void stop();
@@ -60,6 +65,8 @@ class Recording {
     bool operator==(const Launch& other) const;
   };
 
+  /// Where the thread on which it was started finds it; it may be destroyed on another one.
+  std::shared_ptr<std::atomic<Recording*>> slot_;
   c10::DeviceIndex device_ = -1;
   int stream_ = 0;
   std::vector<Launch> launches_;

@@ -7,7 +7,9 @@
 #include <torch/csrc/jit/serialization/pickler_helper.h>
 
 #include <algorithm>
+#include <charconv>
 #include <sstream>
+#include <string_view>
 
 #include "errors.h"
 #include "storage.h"
@@ -25,12 +27,32 @@ void write(std::ostream& out, c10::IntArrayRef values) {
   out << ';';
 }
 
-Ints read_ints(std::istream& in) {
+/// A file is not trusted: what it says of a layout is checked before anything is laid out.
+[[noreturn]] void refuse(std::string_view text, const std::string& why) {
+  constexpr size_t kShown = 200;
+  const auto shown = std::string(text.substr(0, kShown)) + (text.size() > kShown ? "…" : "");
+  raise("InvalidArgument",
+        "torch.load: the saved layout '" + shown + "' " + why +
+            "; the file is damaged, or was not written by torch.save. Save it again, or load it with "
+            "map_location=\"cpu\", which needs no layout");
+}
+
+/// The next field: integers with commas between them, up to a semicolon.
+Ints take_ints(std::string_view text, std::string_view& rest) {
+  const auto end = rest.find(';');
+  if (end == std::string_view::npos) refuse(text, "ends too early");
+  auto field = rest.substr(0, end);
+  rest.remove_prefix(end + 1);
   Ints values;
-  std::string field, item;
-  std::getline(in, field, ';');
-  std::istringstream items(field);
-  while (std::getline(items, item, ',')) values.push_back(std::stoll(item));
+  while (!field.empty()) {
+    const auto item = field.substr(0, field.find(','));
+    int64_t value = 0;
+    const auto [stop, error] = std::from_chars(item.data(), item.data() + item.size(), value);
+    if (error != std::errc() || stop != item.data() + item.size())
+      refuse(text, "holds '" + std::string(item.substr(0, 30)) + "' where an integer of 64 bits is meant");
+    values.push_back(value);
+    field.remove_prefix(std::min(item.size() + 1, field.size()));
+  }
   return values;
 }
 
@@ -53,23 +75,46 @@ void save_layout(const at::Tensor& tensor, Flags& flags) {
   flags[out.str()] = true;
 }
 
-void restore(const at::Tensor& tensor, const std::string& text) {
-  std::istringstream in(text.substr(kPrefix.size()));
-  const auto size = read_ints(in), map = read_ints(in), codes = read_ints(in);
-  const auto dma_sizes = read_ints(in), dma_strides = read_ints(in);
-  const auto dtype = tensor.scalar_type();
-  const bool extents = std::all_of(size.begin(), size.end(), [](int64_t n) { return n >= 0; });
-  const bool fits = extents && size.size() == map.size() && !size.empty() && codes.size() == 2 && codes[1] >= 0 &&
-                    codes[1] <= 3 && dma_sizes.size() == dma_strides.size() &&
-                    codes[0] == static_cast<int64_t>(device_format(dtype));
-  const auto nbytes = tensor.storage().nbytes();
-  if (!fits ||
-      host_span(dma_sizes, dma_strides) * static_cast<int64_t>(tensor.itemsize()) > static_cast<int64_t>(nbytes)) {
-    raise("InvalidArgument", "torch.load: the saved layout '" + text + "' does not fit its tensor");
+/// What the text says, checked by itself.
+struct SavedLayout {
+  LayoutPtr layout;
+  Ints sizes, strides;  // of the host
+};
+
+SavedLayout parse(std::string_view text, c10::ScalarType dtype) {
+  auto rest = text.substr(kPrefix.size());
+  auto size = take_ints(text, rest), map = take_ints(text, rest);
+  const auto codes = take_ints(text, rest);
+  SavedLayout saved{nullptr, take_ints(text, rest), take_ints(text, rest)};
+  if (!rest.empty()) refuse(text, "goes on after its end");
+  if (codes.size() != 2 || codes[0] != static_cast<int64_t>(device_format(dtype)) || codes[1] < 0 || codes[1] > 3)
+    refuse(text, c10::str("does not name the format of ", dtype));
+  const auto negative = [](int64_t n) { return n < 0; };
+  for (const auto* values : {&saved.sizes, &saved.strides})
+    if (std::any_of(values->begin(), values->end(), negative)) refuse(text, "has a negative host size or stride");
+  if (saved.sizes.size() != saved.strides.size()) refuse(text, "has host sizes and strides of two ranks");
+  SpyreTensorLayout layout{std::move(size), std::move(map), device_format(dtype), ElementArrangement(codes[1])};
+  if (const char* defect = defect_of(layout)) refuse(text, c10::str("is no layout: ", defect));
+  saved.layout = intern(std::move(layout));
+  return saved;
+}
+
+/// Padding may take many times the room of the elements, but a file of some bytes must not claim all of a card.
+constexpr int64_t kPlentyBytes = 1 << 20, kMostPadding = 1 << 14;
+
+void restore(const at::Tensor& tensor, std::string_view text) {
+  const auto saved = parse(text, tensor.scalar_type());
+  const auto nbytes = static_cast<int64_t>(tensor.storage().nbytes());
+  int64_t needed = 0;
+  try {
+    needed = host_bytes(saved.sizes, saved.strides, tensor.scalar_type());
+  } catch (const c10::Error& error) {
+    refuse(text, std::string("has no size: ") + error.what_without_backtrace());
   }
-  const auto layout = intern(
-      SpyreTensorLayout{size, map, static_cast<DataFormats>(codes[0]), static_cast<ElementArrangement>(codes[1])});
-  relayout_storage(tensor.storage(), layout, dtype, dma_sizes, dma_strides, nbytes);
+  if (needed > nbytes) refuse(text, c10::str("does not fit its tensor, whose storage has ", nbytes, " bytes"));
+  if ((saved.layout->device_bytes() - kPlentyBytes) / kMostPadding > nbytes)
+    refuse(text, c10::str("needs ", saved.layout->device_bytes(), " bytes on the card for ", nbytes, " in the file"));
+  relayout_storage(tensor.storage(), saved.layout, tensor.scalar_type(), saved.sizes, saved.strides, nbytes);
 }
 
 /// The first tensor on a storage that was just read gives it its layout; the others share it.

@@ -23,9 +23,12 @@ struct StorageRecord {
   /// the first typed tensor on it is used.
   LayoutPtr layout = nullptr;
   c10::ScalarType host_dtype = c10::ScalarType::Byte;
-  /// Host shape the bytes were laid out with.
+  /// Host shape the bytes were laid out with: no two of its elements share an address.
   std::vector<int64_t> dma_sizes, dma_strides;
+  int64_t span = 0;   // host elements from its first to its last one
+  bool dense = true;  // all of them are on the card; false: its rows lie apart, and what is between them is nowhere
 
+  void set_host_shape(c10::IntArrayRef size, c10::IntArrayRef stride);
   card::Buffer buffer() const { return {address, bytes}; }
 };
 
@@ -40,9 +43,17 @@ c10::DataPtr allocate(c10::DeviceIndex device, uint64_t bytes, LayoutPtr layout,
 StorageRecord& record_of(const c10::DataPtr& ptr);
 /// The record of a spyre tensor, as it is: plain bytes stay plain bytes.
 StorageRecord& raw_record_of(const at::TensorBase& tensor);
-/// The record of a spyre tensor that is about to be used as a tensor: plain bytes get a layout, and a dtype that would
-/// reinterpret encoded bits raises.
+/// The record of a spyre tensor that is about to be used as a tensor: plain bytes get a layout, a storage whose rows
+/// lie apart is laid out flat if the tensor reaches between them. A dtype that would reinterpret encoded bits raises,
+/// and so does a tensor that reaches beyond the storage.
 StorageRecord& record_of(const at::TensorBase& tensor);
+
+/// Raises, as PyTorch does, unless a tensor of this shape lies inside the storage.
+void check_inside(const c10::Storage& storage, c10::ScalarType dtype, c10::IntArrayRef size, c10::IntArrayRef stride,
+                  int64_t offset);
+/// Grows a storage that ends before a tensor of this shape, as PyTorch does; its host bytes are kept.
+void grow_for(const c10::Storage& storage, c10::ScalarType dtype, c10::IntArrayRef size, c10::IntArrayRef stride,
+              int64_t offset);
 
 /// Bytes that untyped_storage().nbytes() shows: room for the host bytes even where the card needs fewer.
 size_t storage_nbytes(LayoutPtr layout, c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype);

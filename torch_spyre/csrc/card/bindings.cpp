@@ -38,12 +38,27 @@ int format_of(const py::buffer_info& info) {
   throw Error("InvalidArgument", "no host format for arrays of type '" + info.format + "'; pass format=");
 }
 
+int stored(int format) {
+  if (format < 0 || format > 255 || format_bytes(static_cast<Format>(format)) == 0)
+    throw Error("InvalidArgument", "format " + std::to_string(format) + " is not stored by this card");
+  return format;
+}
+
 HostTensor host_tensor(const py::buffer_info& info, std::optional<int> format) {
   HostTensor t;
   t.data = info.ptr;
   t.format = format ? *format : format_of(info);
+  // Other formats are refused by the card.
+  const int bytes = t.format >= 0 && t.format <= 255 ? format_bytes(static_cast<Format>(t.format)) : 0;
+  if (bytes != 0 && bytes != info.itemsize)
+    throw Error("InvalidArgument", "an array of " + std::to_string(info.itemsize) +
+                                       "-byte elements does not hold format " + std::to_string(t.format) +
+                                       ", which has " + std::to_string(bytes) + " bytes");
+  if (info.itemsize == 0) throw Error("InvalidArgument", "an array of elements without bytes");
   for (py::ssize_t d = 0; d < info.ndim; ++d) {
     t.size.push_back(info.shape[d]);
+    if (info.strides[d] % info.itemsize)
+      throw Error("InvalidArgument", "the strides of an array are whole elements; copy it to a contiguous one");
     t.stride.push_back(info.strides[d] / info.itemsize);
   }
   return t;
@@ -52,7 +67,10 @@ HostTensor host_tensor(const py::buffer_info& info, std::optional<int> format) {
 std::vector<int64_t> contiguous(const std::vector<int64_t>& size) {
   std::vector<int64_t> stride(size.size());
   int64_t next = 1;
-  for (size_t d = size.size(); d-- > 0; next *= size[d]) stride[d] = next;
+  for (size_t d = size.size(); d-- > 0;) {
+    stride[d] = next;
+    if (__builtin_mul_overflow(next, size[d], &next)) throw Error("InvalidArgument", "the array is too large");
+  }
   return stride;
 }
 
@@ -275,7 +293,11 @@ PYBIND11_MODULE(_card, m) {
         return rows;
       },
       "(kind, shape, host thread, start, end in nanoseconds) of kernel calls, units and launches.");
-  m.def("encode", &encode, py::arg("value"), py::arg("format"));
-  m.def("decode", &decode, py::arg("code"), py::arg("format"));
+  m.def(
+      "encode", [](float value, int format) { return encode(value, stored(format)); }, py::arg("value"),
+      py::arg("format"));
+  m.def(
+      "decode", [](uint32_t code, int format) { return decode(code, stored(format)); }, py::arg("code"),
+      py::arg("format"));
   m.def("active_isa", &active_isa);
 }

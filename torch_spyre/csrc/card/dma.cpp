@@ -50,11 +50,15 @@ struct StorageDims {
 
 StorageDims storage_dims(const DeviceTensor& t) {
   StorageDims dims;
+  int64_t reach = 0, step;
   int64_t byte_stride = format_bytes(static_cast<Format>(t.format));
   for (size_t d = t.device_size.size(); d-- > 0;) {
     int64_t extent = t.device_size[d], host_stride = t.stride_map[d];
     if (extent < 1) bad("device_size holds " + std::to_string(extent));
     if (host_stride < -1) bad("stride_map holds " + std::to_string(host_stride));
+    if (__builtin_mul_overflow(extent - 1, std::max<int64_t>(host_stride, 0), &step) ||
+        __builtin_add_overflow(reach, step, &reach))
+      bad("stride_map reaches more than 2^63 host elements");
     if (extent > 1 && host_stride >= 0)
       (host_stride ? dims.data : dims.replicas).push_back({host_stride, extent, byte_stride});
     if (__builtin_mul_overflow(byte_stride, extent, &byte_stride) || static_cast<uint64_t>(byte_stride) > kSegmentBytes)
@@ -71,7 +75,9 @@ StorageDims storage_dims(const DeviceTensor& t) {
 void merge_dims(std::vector<ViewDim>& dims) {
   std::vector<ViewDim> merged;
   for (const ViewDim& d : dims) {
-    if (!merged.empty() && merged.back().host == d.host * d.size && merged.back().device == d.device * d.size)
+    int64_t host, device;
+    if (!merged.empty() && !__builtin_mul_overflow(d.host, d.size, &host) && merged.back().host == host &&
+        !__builtin_mul_overflow(d.device, d.size, &device) && merged.back().device == device)
       merged.back() = {merged.back().size * d.size, d.host, d.device};
     else
       merged.push_back(d);
@@ -85,13 +91,14 @@ class DimMapBuilder {
  public:
   DimMapBuilder(const std::vector<DeviceDim>& data, int64_t offset)
       : data_(data), last_(data.size()), reach_(data.size()), owners_(data.size()) {
-    for (size_t j = 0; j < data_.size(); ++j) {
+    for (size_t j = 0; j < data_.size() && ok_; ++j) {
       last_[j] = offset / data_[j].host_stride;
       reach_[j] = last_[j] * data_[j].host_stride;
       offset -= reach_[j];
-      base_ += last_[j] * data_[j].byte_stride;
+      ok_ = last_[j] < data_[j].extent;  // or there is no such element, and the sum below may overflow
+      if (ok_) base_ += last_[j] * data_[j].byte_stride;
     }
-    ok_ = offset == 0;
+    ok_ = ok_ && offset == 0;
   }
 
   bool add(const ViewDim& dim, DimMap& map) {
@@ -101,7 +108,7 @@ class DimMapBuilder {
     while (lane < data_.size() && data_[lane].host_stride != dim.device) ++lane;
     if (lane == data_.size()) return false;
     ++owners_[lane];
-    if (last_[lane] + dim.size <= data_[lane].extent) {
+    if (dim.size <= data_[lane].extent - last_[lane]) {
       last_[lane] += dim.size - 1;
       reach_[lane] += (dim.size - 1) * dim.device;
       map.inner = data_[lane].byte_stride;
@@ -124,15 +131,18 @@ class DimMapBuilder {
 
  private:
   bool add_stick_dim(const ViewDim& dim, size_t lane, DimMap& map) {
-    int64_t block = data_[lane].extent;
+    int64_t block = data_[lane].extent, stick_stride, reach;
+    if (__builtin_mul_overflow(dim.device, block, &stick_stride)) return false;
     size_t stick = 0;
-    while (stick < data_.size() && data_[stick].host_stride != dim.device * block) ++stick;
+    while (stick < data_.size() && data_[stick].host_stride != stick_stride) ++stick;
     if (stick == data_.size() || last_[lane] != 0) return false;
+    if ((dim.size - 1) / block >= data_[stick].extent - last_[stick]) return false;
+    if (__builtin_mul_overflow(dim.size - 1, dim.device, &reach)) return false;
     ++owners_[stick];
     last_[lane] = block - 1;
     last_[stick] += (dim.size - 1) / block;
     reach_[lane] = (block - 1) * dim.device;
-    reach_[stick] += (dim.size - 1) * dim.device - reach_[lane];
+    reach_[stick] += reach - reach_[lane];
     map = {block, data_[lane].byte_stride, data_[stick].byte_stride};
     return true;
   }
@@ -199,11 +209,13 @@ DmaPlan plan_dma(const HostTensor& host, const DeviceTensor& device, bool to_dev
   plan.empty = elements == 0;
   if (plan.empty) return plan;
   uint64_t element_bytes = static_cast<uint64_t>(format_bytes(plan.device.format));
-  plan.bytes = static_cast<uint64_t>(elements) * element_bytes;
+  if (__builtin_mul_overflow(static_cast<uint64_t>(elements), element_bytes, &plan.bytes))
+    bad("the tensor has more than 2^64 bytes");
 
   if (!to_device) storage.replicas.clear();
   uint64_t written = plan.bytes;
-  for (const DeviceDim& r : storage.replicas) written *= static_cast<uint64_t>(r.extent);
+  for (const DeviceDim& r : storage.replicas)
+    if (__builtin_mul_overflow(written, static_cast<uint64_t>(r.extent), &written)) written = ~0ull;
   plan.zero_storage = to_device && device.whole_storage && written < storage.bytes;
 
   if (dims.size() + storage.replicas.size() > kMaxDims) merge_dims(dims);
