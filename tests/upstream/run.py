@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import signal
 import subprocess
 import sys
 import zlib
@@ -23,6 +24,7 @@ from runner.supervise import FileRun, NotRunnable
 
 
 def main(arguments: list[str] | None = None) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the process of the present file is ended too
     chosen = options(arguments)
     config = load(chosen.config, chosen.device)
     test_root = (chosen.checkout / "test").resolve()
