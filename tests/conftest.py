@@ -15,6 +15,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests of any folder say `import oracle`
 
+collect_ignore = ["upstream/data"]  # test files for a runner of their own
+
 # Set here and not in a fixture: torch and the autoloaded device read them as soon as a test module is collected.
 _SCRATCH = Path(tempfile.mkdtemp(prefix="spyre-tests-"))
 os.environ["SPYRE_CACHE_DIR"] = str(_SCRATCH / "programs")

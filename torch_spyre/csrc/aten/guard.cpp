@@ -94,7 +94,9 @@ struct SpyreGuardImpl final : c10::impl::DeviceGuardImplInterface {
     auto& bits = capability.capability_data.capability_bits;
     bits = 0;
     for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
-      if (is_supported(static_cast<c10::ScalarType>(i))) bits |= uint64_t{1} << i;
+      const auto dtype = static_cast<c10::ScalarType>(i);
+      // Quantized numbers have a format on the card, but no tensors.
+      if (is_supported(dtype) && !c10::isQIntType(dtype)) bits |= uint64_t{1} << i;
     }
     return capability;
   }
