@@ -23,8 +23,8 @@ constexpr int kStreams = 65;
 constexpr int kFirstHighPriorityStream = 33;
 
 /// Every failure of the card. `kind` is one of: InvalidProgram, InvalidArgument, OutOfMemory, OutOfBounds,
-/// UninitializedRead, RaceDetected, IndexOutOfRange, DeviceFault, DeviceLost, Overflow. what() says what was done,
-/// where, and what to do.
+/// UninitializedRead, RaceDetected, IndexOutOfRange, Overflow, ZeroDivision, AssertionFailed, DeviceFault, DeviceLost.
+/// what() says what was done, where, and what to do.
 class Error : public std::runtime_error {
  public:
   Error(std::string kind, const std::string& message)
