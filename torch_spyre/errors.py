@@ -55,6 +55,14 @@ class IndexOutOfRange(SpyreError, IndexError):
     """An index value of a gather or scatter outside its table."""
 
 
+class ZeroDivision(SpyreError, ZeroDivisionError):
+    """A whole number divided by 0."""
+
+
+class AssertionFailed(SpyreError, AssertionError):
+    """A condition of torch._assert_async that does not hold."""
+
+
 class UninitializedRead(SpyreError):
     """A read of bytes that nothing wrote."""
 
@@ -75,7 +83,25 @@ class NotExpressible(SpyreError):
     """A kernel outside SuperDSC's vocabulary; the message says why."""
 
 
+# Ends the origin of an instruction that checks a condition; the kind of the error and its text follow.
+CHECK = ": check failed: "
+_CHECKS: dict[str, type[SpyreError]] = {
+    kind.__name__: kind for kind in (Overflow, ZeroDivision, InvalidArgument, AssertionFailed)
+}
 _FROM = "\n  from "
+
+
+def check_text(message: str) -> str:
+    """`CHECK`, kind and text of an assertion, whose message may begin with the kind."""
+    named = message.partition(": ")[0] in _CHECKS
+    return f"{CHECK}{message}" if named else f"{CHECK}AssertionFailed: assertion failed: {message}"
+
+
+def failed_check(origin: str) -> SpyreError | None:
+    """The error of an instruction that checks a condition; None if it is another one."""
+    where, mark, rest = origin.rpartition(CHECK)
+    kind, _, text = rest.partition(": ")
+    return _CHECKS[kind](f"{where}: {text}") if mark and kind in _CHECKS else None
 
 
 @contextlib.contextmanager

@@ -162,6 +162,48 @@ def test_endless_loops_are_refused_in_time() -> None:
         load(loop(1, 0, 10, 1, sop(1, Sop.SUB, reg(1), 1)))
 
 
+def test_a_loop_over_the_same_scratchpad_bytes_is_cheap() -> None:
+    """Rows of 28 in sticks of 32 are a run each: 2000 rows, written and read 20,000 times, are 80 million runs."""
+    rows = 2000
+    fill = copy(dims(rows, 28), lx(0, 128, 4), imm(1.0))
+    use = copy(dims(rows, 28), mem(0, 0, 128, 4), lx(0, 128, 4))
+    load(loop(1, 0, 20_000, 1, fill, use), args=[(W, rows * 128)], lx_bytes=rows * 128)
+    # ... and no byte more than those is taken for written.
+    with pytest.raises(UninitializedRead):
+        wide = copy(dims(rows, 29), mem(0, 0, 128, 4), lx(0, 128, 4))
+        load(loop(1, 0, 20_000, 1, fill, use, wide), args=[(W, rows * 128)], lx_bytes=rows * 128)
+
+
+def test_a_loop_over_exchanges_is_cheap() -> None:
+    rows = 200
+    fill = copy(dims(rows, 28), lx(0, 128, 4), imm(1.0))
+    take = copy(dims(rows, 28), lx(rows * 128, 128, 4), remote(1, 0, 128, 4))
+    body = [fill, BARRIER, take, BARRIER]
+    load(loop(1, 0, 10_000, 1, *body), cores=2, lx_bytes=2 * rows * 128)
+    with pytest.raises(RaceDetected):  # in the second round only
+        late = [*when(reg(1) - 1, fill), take, BARRIER]
+        load([fill, BARRIER, *loop(1, 0, 10_000, 1, *late)], cores=2, lx_bytes=2 * rows * 128)
+
+
+# Each dim ends inside a block of its own: 3^8 points in 2^8 boxes.
+BOXES = copy(dims(*[3] * 8), mem(0, 0, *[(2, 4, 12)] * 8), imm(0.0))
+
+
+def test_boxes_of_memory_operands_count() -> None:
+    """A few hundred bytes of program must not hold the loader for hours."""
+    load(loop(1, 0, 100_000, 1, BOXES))
+    with pytest.raises(InvalidProgram, match="50 million steps"):
+        load(loop(1, 0, 400_000, 1, BOXES))
+
+
+def test_terms_of_affine_forms_count() -> None:
+    many = Affine(0, tuple((1 + i, 1) for i in range(200)))
+    body = [sop(1 + i, Sop.ADD, 0, 0) for i in range(200)]
+    body += loop(250, 0, 1_000_000, 1, *[sop(251 + i, Sop.ADD, many, many) for i in range(4)])
+    with pytest.raises(InvalidProgram, match="50 million steps"):
+        load(body, registers=256)
+
+
 def test_integer_scalars_are_proved_at_launch() -> None:
     binary = build(
         loop(2, 0, reg(1), 1, copy(dims(32), mem(0, reg(2, 128), 4), const(0, 4))),

@@ -7,6 +7,8 @@ Launch plans, the kernel launcher and the eager fallback with hand-made programs
 from __future__ import annotations
 
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch
 
 from torch_spyre import _C
 from torch_spyre.backend import assembler as a
-from torch_spyre.backend.affine import ZERO
+from torch_spyre.backend.affine import ZERO, Affine
 from torch_spyre.backend.isa import VOPS, Access, Compute, ScalarKind, Space
 from torch_spyre.errors import InvalidArgument, InvalidProgram
 
@@ -62,6 +64,52 @@ def test_program() -> None:
     assert "add" in loaded.disassemble()
     with pytest.raises(InvalidProgram):
         _C.Program.load(b"not a program")
+
+
+def slow_proof(scalars: list[ScalarKind], limit: Affine) -> bytes:
+    """Proved in some tenths of a second: each dim ends inside a block of its own, which gives 2^8 boxes per round."""
+    maps = tuple(a.DimMap(4, 2, 12) for _ in range(8))
+    box = a.CopyInst(
+        tuple(a.Extent.of(3) for _ in range(8)),
+        a.Operand(Space.MEM, FP32, ZERO, maps, index=0),
+        a.Operand(Space.IMM, FP32, bits=0),
+    )
+    body = [a.LoopInst(2, ZERO, limit, 1), box, a.EndLoopInst(), a.EndInst()]
+    arg = a.ProgramArg(Access.WRITE, 128)
+    return a.ProgramBuilder(a.Program([arg], scalars, 3, 1, 0, b"", body)).build()
+
+
+def ticks_during(work: Callable[[], object]) -> int:
+    """How often this thread gets the interpreter while another one works."""
+    ticks = seen = 0
+
+    def measured() -> None:
+        nonlocal seen
+        before = ticks
+        work()
+        seen = ticks - before
+
+    thread = threading.Thread(target=measured)
+    thread.start()
+    while thread.is_alive():
+        ticks += 1
+        time.sleep(0.001)
+    return seen
+
+
+def test_other_threads_go_on_during_a_proof() -> None:
+    rounds = Affine(100_000)
+    assert ticks_during(lambda: _C.Program.load(slow_proof([], rounds))) > 10
+    counted = _C.Program.load(slow_proof([ScalarKind.INTEGER], Affine.symbol(1)))
+    plan = _C.LaunchPlan(counted, [("input", 0)], [], scalars=[(1, "i")])
+    launcher = _C.KernelLauncher("counted", lambda _: plan)
+    x = torch.zeros(N).to("spyre")
+
+    def refused() -> None:
+        with pytest.raises(InvalidProgram, match="50 million steps"):
+            launcher(x, 1_000_000)
+
+    assert ticks_during(refused) > 10
 
 
 def test_launcher_plans_once_per_signature(pair: tuple[torch.Tensor, torch.Tensor]) -> None:

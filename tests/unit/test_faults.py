@@ -6,13 +6,13 @@ Failures of the card, injected: what raises, what goes on, and what torch.spyre.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from torch_spyre import _C
-from torch_spyre.errors import DeviceFault, DeviceLost, InvalidArgument
+from torch_spyre.errors import DeviceFault, DeviceLost, IndexOutOfRange, InvalidArgument
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +56,51 @@ def test_launch(x: torch.Tensor) -> None:
     torch.spyre.synchronize()
     with broken:
         assert torch.equal((x + x).cpu(), done.cpu())
+
+
+EARLIER = (
+    r"^earlier work failed, and (the default stream|stream \d+|the card) refuses all calls until torch\.spyre\.reset"
+)
+
+
+def test_a_repeated_error_says_that_it_is_an_earlier_one(x: torch.Tensor) -> None:
+    """Whoever asks first gets the error of the work; no later call looks as if it had failed itself."""
+    index = torch.tensor([0, 300]).to("spyre")
+    torch.spyre.synchronize()
+    wrong = x[index]
+    with pytest.raises(
+        IndexOutOfRange, match=r"^instruction .*aten\.index.*refuses further calls until torch\.spyre\.reset"
+    ):
+        wrong.cpu()
+    again: list[Callable[[], object]] = [lambda: x + x, x.cpu, torch.spyre.synchronize, torch.spyre.Event().record]
+    for call in again:
+        with pytest.raises(IndexOutOfRange, match=EARLIER) as found:
+            call()
+        assert "aten.index" in str(found.value)
+    torch.spyre.reset()
+    assert (x + x).cpu().tolist() == list(range(0, 512, 2))
+
+
+def test_a_call_that_brings_work_is_not_what_failed(x: torch.Tensor) -> None:
+    """Also where it is the first to hear of the error."""
+    _C._inject_fault("launch")
+    x + x
+    with pytest.raises(DeviceFault, match=EARLIER):
+        while True:  # until the launch has failed
+            x - x
+    with pytest.raises(DeviceFault, match=EARLIER):
+        torch.spyre.synchronize()
+
+
+def test_after_a_reset_an_error_is_new(x: torch.Tensor) -> None:
+    for _ in range(2):
+        _C._inject_fault("launch")
+        x + x
+        with pytest.raises(DeviceFault, match=r"^a launch failed"):
+            torch.spyre.synchronize()
+        with pytest.raises(DeviceFault, match=EARLIER):
+            torch.spyre.synchronize()
+        torch.spyre.reset()
 
 
 def test_a_consumer_of_failed_work_fails(x: torch.Tensor) -> None:

@@ -40,7 +40,8 @@ def check(result: ir.TensorBox, in_floats: ir.TensorBox, what: str) -> None:
 
 
 def _demand(holds: ir.TensorBox, what: str) -> None:
-    lowerings[aten._assert_async.msg](holds, f"an int64 {what} leaves int32, which is how the card keeps int64")
+    message = f"Overflow: an int64 {what} leaves int32, which is how the card keeps int64"
+    lowerings[aten._assert_async.msg](holds, message)
 
 
 def _floats(x: Any) -> Any:
@@ -202,7 +203,7 @@ def _check_divisor(b: Any, result: ir.TensorBox) -> None:
         return
     if not isinstance(b, ir.TensorBox):
         raise RuntimeError("ZeroDivisionError")
-    lowerings[aten._assert_async.msg](_differs(b, 0), "ZeroDivisionError: a whole number is divided by 0")
+    lowerings[aten._assert_async.msg](_differs(b, 0), "ZeroDivision: ZeroDivisionError: a whole number is divided by 0")
 
 
 def _differs(x: ir.TensorBox, number: int) -> Any:

@@ -134,8 +134,9 @@ of -2**31, floats converted to int64. They are computed in fp32 beside, where a 
 2**32, or the operands are compared. Each step counts: `x * 3 // 3` fails where `x * 3` does. Where the operands cannot
 be that large (positions, truth values, small numbers) nothing is checked. NaN becomes 0; int32 wraps as everywhere.
 
-An index outside its range, whole numbers divided by 0 and `torch._assert_async` fail the launch: `IndexOutOfRange`,
-with the message of the assertion, at the next synchronisation, eager and compiled.
+What fails a launch raises at the next synchronisation, eager and compiled: `Overflow` for an int64 result that leaves
+int32, `ZeroDivision` for whole numbers divided by 0, `AssertionFailed` with the message of a `torch._assert_async`,
+`IndexOutOfRange` for an index outside its range.
 
 Eager calls that PyTorch refuses for their dtypes (`abs` of bool, `softmax` of int64) raise what the CPU raises.
 Compiled ones are as Inductor has them on every device: it does not refuse all of these.

@@ -77,7 +77,7 @@ def _put_where(x: Any, mask: Any, values: Any, accumulate: bool) -> Any:
     marked = mask.reshape(*mask.shape, *(1 for _ in rest))
     if values.dim() == len(rest) + 1 and values.shape[0] != 1:
         rows = mask.reshape(-1).to(torch.int32).cumsum(0, dtype=torch.int32)
-        message = "shape mismatch: a mask marks another number of places than there are values to put there"
+        message = "InvalidArgument: shape mismatch: a mask marks another number of places than there are values"
         aten._assert_async.msg(rows[-1] == values.shape[0], message)
         place = torch.where(mask.reshape(-1), rows - 1, 0)
         values = values.expand(values.shape[0], *rest)[place].reshape(x.shape)

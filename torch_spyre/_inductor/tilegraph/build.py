@@ -24,7 +24,7 @@ from torch_spyre._inductor.tilegraph.forward import forward_copies
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import BASE, Index
 from torch_spyre._inductor.tilegraph.trace import ASSERT, INDIRECT, KEY, SELECTIONS, Stored, Tracer, symbol
-from torch_spyre.errors import UnsupportedOp, located
+from torch_spyre.errors import UnsupportedOp, check_text, located
 from torch_spyre.ktir.tileops import Term
 
 # (dtype, size, stride, is a launch scalar)
@@ -227,7 +227,7 @@ class Builder:
 
     def _assert(self, expr: Expr, live: Dims, origin: str) -> None:
         """Where the condition does not hold, a gather meets an index that fails the launch."""
-        origin = f"{origin}: assertion failed: {expr.op.removeprefix(ASSERT)}"
+        origin = f"{origin}{check_text(expr.op.removeprefix(ASSERT))}"
         table = self._copy(Const(0, "int32"), (), origin, (("t", 64),), "int32")
         place = Expr("where3", "int32", (cast(expr.args[0], "bool"), const(0, "int32"), const(1, "int32")))
         there = Load(table.buffer, Index((Term(f"{INDIRECT}0"),)))

@@ -16,7 +16,7 @@ import numpy as np
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre._inductor.tilegraph.reference_ops import INDEXED, POINTWISE, REDUCTIONS, SCANS, SELECTIONS, order
-from torch_spyre.errors import IndexOutOfRange, UnsupportedOp
+from torch_spyre.errors import IndexOutOfRange, UnsupportedOp, failed_check
 from torch_spyre.sdsc import arrays
 
 Array = Any  # np.ndarray
@@ -137,6 +137,9 @@ class _Evaluation:
             places = self._value(operand, sizes)
             outside = places[(places < 0) | (places >= limit)]
             if outside.size:
+                check = failed_check(node.origin)
+                if check is not None:
+                    raise check
                 raise IndexOutOfRange(f"{node.name}: index {outside.flat[0]} lies outside [0, {limit}): {node.origin}")
             found[f"@{j}"] = places
         if node.op == "gather":

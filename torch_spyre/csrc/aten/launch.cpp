@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <Python.h>
+
 #include "launch.h"
 
 #include <algorithm>
@@ -63,6 +65,19 @@ card::Scalar launch_scalar(const Operand& operand, bool is_float) {
   return s;
 }
 
+/// The thread without the interpreter, if it has it.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutGil() {
+    if (state_) PyEval_RestoreThread(state_);
+  }
+  WithoutGil(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 void invalid(const std::string& message) { raise("InvalidArgument", "LaunchPlan: " + message); }
 
 }  // namespace
@@ -123,6 +138,12 @@ void LaunchPlan::check() const {
 
 void submit(c10::DeviceIndex device, const std::shared_ptr<const card::Program>& program,
             std::span<const card::Buffer> buffers, std::span<const card::Scalar> scalars) {
+  if (C10_UNLIKELY(!program->proved(scalars))) {
+    on_card([&] {
+      WithoutGil released;
+      program->prove(scalars);
+    });
+  }
   on_card([&] { card_of(device).launch(program, buffers, scalars, current_stream_id(device)); });
   if (C10_UNLIKELY(launch_blocking.load(std::memory_order_relaxed))) synchronize_stream(current_stream(device));
   if (card::sanitize_mode() != card::Sanitize::off) {

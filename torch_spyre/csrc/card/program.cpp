@@ -502,7 +502,7 @@ ProgramImpl::ProgramImpl(Image image, std::span<const std::byte> binary)
   for (size_t k = 0; k < image_.n_int_scalars; ++k) scalar_matters_.push_back(names_register(image_, 1 + k));
   if (std::find(scalar_matters_.begin(), scalar_matters_.end(), true) == scalar_matters_.end()) {
     const std::vector<int64_t> any(image_.n_int_scalars, 0);
-    constant_proof_ = std::make_shared<const Proof>(prove(image_, any));
+    constant_proof_ = std::make_shared<const Proof>(card::prove(image_, any));
   }
 }
 
@@ -513,6 +513,13 @@ std::vector<int64_t> ProgramImpl::proof_key(std::span<const Scalar> scalars) con
   return key;
 }
 
+bool ProgramImpl::proved(std::span<const Scalar> scalars) const {
+  if (constant_proof_ || scalars.size() != image_.scalar_is_float.size()) return true;  // the launch refuses the latter
+  const std::vector<int64_t> key = proof_key(scalars);
+  std::lock_guard lock(mutex_);
+  return proofs_.contains(key);
+}
+
 std::shared_ptr<const Proof> ProgramImpl::proof_for(std::span<const Scalar> scalars) const {
   if (constant_proof_) return constant_proof_;
   std::vector<int64_t> key = proof_key(scalars);
@@ -520,7 +527,7 @@ std::shared_ptr<const Proof> ProgramImpl::proof_for(std::span<const Scalar> scal
     std::lock_guard lock(mutex_);
     if (auto found = proofs_.find(key); found != proofs_.end()) return found->second;
   }
-  auto proof = std::make_shared<const Proof>(prove(image_, key));
+  auto proof = std::make_shared<const Proof>(card::prove(image_, key));
   std::lock_guard lock(mutex_);
   if (proofs_.size() >= kMaxProofs) proofs_.clear();
   proofs_.emplace(std::move(key), proof);

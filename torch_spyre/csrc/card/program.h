@@ -185,6 +185,8 @@ class ProgramImpl final : public Program {
   uint64_t arg_bytes(int i) const override { return image_.args.at(i).bytes; }
   uint64_t duration_ns() const override { return image_.duration_ns; }
   uint64_t work() const override { return constant_proof_ ? constant_proof_->work : 0; }
+  bool proved(std::span<const Scalar> scalars) const override;
+  void prove(std::span<const Scalar> scalars) const override { proof_for(scalars); }
   std::string disassemble() const override { return disassemble_image(image_); }
   std::span<const std::byte> binary() const override { return binary_; }
 

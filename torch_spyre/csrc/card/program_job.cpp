@@ -150,6 +150,23 @@ void ProgramJob::fail(const CoreState& core, const char* kind, const std::string
   failure_.note({core.core, core.pc, kind, message});
 }
 
+namespace {
+
+/// A condition is a GATHER from a table of one element, at 1 where it does not hold. Its origin ends in
+/// ": check failed: <kind>: <text>", which says what that means.
+void raise_check(const std::string& where) {
+  constexpr std::string_view mark = ": check failed: ", end = ": ";
+  const size_t at = where.rfind(mark);
+  if (at == std::string::npos) return;
+  const std::string rest = where.substr(at + mark.size(), where.size() - at - mark.size() - end.size());
+  for (const char* kind : {"Overflow", "ZeroDivision", "InvalidArgument", "AssertionFailed"}) {
+    const std::string head = kind + std::string(end);
+    if (rest.starts_with(head)) throw Error(kind, where.substr(0, at) + std::string(end) + rest.substr(head.size()));
+  }
+}
+
+}  // namespace
+
 void FirstFailure::note(const Failure& failure) {
   std::lock_guard lock(mutex_);
   if (failure_ && failure_->core <= failure.core) return;
@@ -158,7 +175,10 @@ void FirstFailure::note(const Failure& failure) {
 }
 
 void FirstFailure::raise(const Image& image) const {
-  if (failure_) throw Error(failure_->kind, describe(image, failure_->pc, failure_->core) + failure_->message);
+  if (!failure_) return;
+  const std::string where = describe(image, failure_->pc, failure_->core);
+  if (failure_->kind == std::string_view("IndexOutOfRange")) raise_check(where);
+  throw Error(failure_->kind, where + failure_->message);
 }
 
 View ProgramJob::resolve(const Operand& o, const CoreState& core, int rank, LayoutMap* layout) const {

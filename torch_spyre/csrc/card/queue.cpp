@@ -32,6 +32,16 @@ class Awaited final : public Command {
   std::exception_ptr& error_;
 };
 
+/// A sticky error as a call sees it: as it is the first time, then as an earlier one. Both say what helps.
+Error as_seen(const Error& error, const std::string& who, bool first) {
+  const std::string text = std::string(error.what()).substr(error.kind().size() + 2);
+  if (!first)
+    return Error(error.kind(),
+                 "earlier work failed, and " + who + " refuses all calls until torch.spyre.reset(): " + text);
+  if (text.find("torch.spyre.reset()") != std::string::npos) return error;
+  return Error(error.kind(), text + "; " + who + " refuses further calls until torch.spyre.reset()");
+}
+
 std::optional<Error> execute(Command& command) {
   try {
     command.run();
@@ -59,21 +69,24 @@ Queue::~Queue() {
   if (worker_.joinable()) worker_.join();
 }
 
-void Queue::check(const Stream& stream) const {
-  if (lost_) throw *lost_;
-  if (stream.error) throw *stream.error;
+void Queue::check(const Stream& stream, Call call) const {
+  const bool asks = call == Call::asks;
+  if (lost_) throw as_seen(*lost_, "the card", !std::exchange(lost_told_, true) && asks);
+  if (stream.error)
+    throw as_seen(*stream.error, stream.id ? "stream " + std::to_string(stream.id) : "the default stream",
+                  !std::exchange(stream.told, true) && asks);
 }
 
 void Queue::throw_sticky(int stream) const {
   if (!failed_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(mutex_);
-  check(streams_[stream]);
+  check(streams_[stream], Call::asks);
 }
 
 void Queue::throw_lost() const {
   if (!failed_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(mutex_);
-  if (lost_) throw *lost_;
+  if (lost_) check(streams_[0], Call::brings_work);
 }
 
 bool Queue::failed(Point point) const {
@@ -96,7 +109,7 @@ uint64_t Queue::push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry e
 uint64_t Queue::submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after) {
   std::unique_lock lock(mutex_);
   Stream& s = streams_[stream];
-  check(s);
+  check(s, Call::brings_work);
   const uint64_t end = clock_.book(stream, cost);
   push(s, lock, {std::move(command), std::move(after), false});
   return end;
@@ -105,7 +118,7 @@ uint64_t Queue::submit(int stream, std::unique_ptr<Command> command, Cost cost, 
 uint64_t Queue::run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after) {
   std::unique_lock lock(mutex_);
   Stream& s = streams_[stream];
-  check(s);
+  check(s, Call::asks);
   const uint64_t end = clock_.book(stream, cost);
   clock_.host_saw(end);
   std::exception_ptr error;
@@ -129,14 +142,14 @@ uint64_t Queue::run_now(int stream, const std::function<void()>& work, Cost cost
 
 Marker Queue::record(int stream) {
   std::lock_guard lock(mutex_);
-  check(streams_[stream]);
+  check(streams_[stream], Call::brings_work);
   return {stream, progress_.tail(stream).sequence, clock_.now(stream)};
 }
 
 void Queue::wait(int stream, const Marker& marker) {
   std::unique_lock lock(mutex_);
   Stream& s = streams_[stream];
-  check(s);
+  check(s, Call::brings_work);
   clock_.wait_until(stream, marker.time_ns);
   Point point{marker.stream, marker.sequence};
   if (marker.stream == stream || (progress_.done(point) && !failed(point))) return;
@@ -153,7 +166,7 @@ void Queue::synchronize(const Marker& marker) {
   wait_for(point);
   std::lock_guard lock(mutex_);
   clock_.host_saw(marker.time_ns);
-  if (lost_ || failed(point)) check(streams_[point.stream]);
+  if (lost_ || failed(point)) check(streams_[point.stream], Call::asks);
 }
 
 void Queue::synchronize(int stream) {
@@ -170,7 +183,7 @@ void Queue::synchronize() {
   for (int s = 0; s < kStreams; ++s) wait_for(progress_.tail(s));
   std::lock_guard lock(mutex_);
   clock_.host_saw(clock_.latest());
-  for (const Stream& s : streams_) check(s);
+  for (const Stream& s : streams_) check(s, Call::asks);
 }
 
 bool Queue::idle() const { return queued_.load(std::memory_order_acquire) == 0; }
@@ -289,9 +302,11 @@ void Queue::fail(Stream& stream, const Error& error) {
   failed_ = true;
   if (error.kind() == "DeviceLost") {
     lost_ = error;
+    lost_told_ = false;
     return;
   }
   stream.error = error;
+  stream.told = false;
   stream.failed_at = progress_.completed[stream.id].load() + 1;
 }
 

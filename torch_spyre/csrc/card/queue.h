@@ -62,7 +62,7 @@ class Queue {
   void synchronize(const Marker& marker);
   void synchronize(int stream);
   void synchronize();
-  /// Throws the sticky error of the stream, or of the card.
+  /// Throws the sticky error of the stream, or of the card, to a call that asks for it.
   void throw_sticky(int stream) const;
   void throw_lost() const;
   /// Nothing is queued or running.
@@ -88,9 +88,12 @@ class Queue {
     uint64_t turn = 0;  // when it last ran a command
     std::optional<Error> error;
     uint64_t failed_at = 0;
+    mutable bool told = false;  // somebody got the error
   };
+  /// A call that brings work is not what failed; one that asks how the work went may be the first to hear of it.
+  enum class Call : uint8_t { brings_work, asks };
 
-  void check(const Stream& stream) const;
+  void check(const Stream& stream, Call call) const;
   bool failed(Point point) const;
   uint64_t push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry entry);
   void wait_for(Point point);
@@ -119,6 +122,7 @@ class Queue {
   std::vector<Point> waiting_;       // of threads that sleep behind the one that runs
   std::atomic<bool> failed_{false};  // some error is sticky
   std::optional<Error> lost_;
+  mutable bool lost_told_ = false;
   std::thread worker_;
 };
 

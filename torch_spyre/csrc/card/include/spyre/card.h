@@ -23,8 +23,8 @@ constexpr int kStreams = 65;
 constexpr int kFirstHighPriorityStream = 33;
 
 /// Every failure of the card. `kind` is one of: InvalidProgram, InvalidArgument, OutOfMemory, OutOfBounds,
-/// UninitializedRead, RaceDetected, IndexOutOfRange, DeviceFault, DeviceLost, Overflow. what() says what was done,
-/// where, and what to do.
+/// UninitializedRead, RaceDetected, IndexOutOfRange, Overflow, ZeroDivision, AssertionFailed, DeviceFault, DeviceLost.
+/// what() says what was done, where, and what to do.
 class Error : public std::runtime_error {
  public:
   Error(std::string kind, const std::string& message)
@@ -53,6 +53,8 @@ struct DeviceTensor {
   bool whole_storage = false;        // dma_in covers every element of the storage: padding lanes become zero
 };
 
+union Scalar;
+
 /// A decoded, verified program. Immutable; may be launched on any card, many times, from any thread.
 class Program {
  public:
@@ -65,6 +67,9 @@ class Program {
   virtual uint64_t arg_bytes(int i) const = 0;  // least size a buffer bound to argument i must have
   virtual uint64_t duration_ns() const = 0;     // what a launch adds to the device clock
   virtual uint64_t work() const = 0;            // element operations of a launch; 0 if integer launch scalars decide
+  /// Whether a launch with these scalars needs no further proof; `prove` makes it now, which may take seconds.
+  virtual bool proved(std::span<const Scalar> scalars) const = 0;
+  virtual void prove(std::span<const Scalar> scalars) const = 0;
   virtual std::string disassemble() const = 0;
   virtual std::span<const std::byte> binary() const = 0;  // what it was loaded from
 };
