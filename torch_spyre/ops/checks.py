@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.ops import gradient_sizes
 from torch_spyre.ops.eager import _scalar_tensors
 
 aten = torch.ops.aten
@@ -88,6 +89,7 @@ def check(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         return
     with torch._C.DisableTorchFunction():
         call = numbers_as_tensors(op, args, kwargs)
+    gradient_sizes.check(name_of(op), call[0])
     # The question is no part of a trace or of autograd, and it is for the call itself to warn.
     with _disable_current_modes(), torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowAutograd():
         error = _C._without_warnings(functools.partial(_refusal, op, call))
@@ -144,11 +146,15 @@ def _refusal_by_shape(op: Any, call: Call) -> tuple[Exception | None, Any]:
 
 
 def _refusal_of_the_cpu(op: Any, call: Call, refusal: Exception | None, results: Any) -> Exception | None:
+    # Some kernels of the CPU write as many elements as there are from the first one on.
+    askable = all(_end(x) - x.storage_offset() >= x.numel() for x in written(op, *call))
+    drawn = torch.Tag.nondeterministic_seeded in op.tags and _generator_place(op) is None
     if refusal is not None:
         if "meta tensors" in str(refusal):  # it wants to look at values
             return None
-        return _plain(refusal) if _span_bytes(call) > _MOST_BYTES else _confirmed(_answer(op, call, 0), refusal)
-    if results is None or torch.Tag.data_dependent_output in op.tags:
+        known = askable and not drawn and _span_bytes(call) <= _MOST_BYTES
+        return _confirmed(_answer(op, call, 0), refusal) if known else _plain(refusal)
+    if not askable or drawn:
         return None
     if _elements((call, results)) <= _SMALL:
         error = _answer(op, call, 0)
@@ -180,17 +186,27 @@ def _of_the_host(error: Exception) -> bool:
 def _answer(op: Any, call: Call, value: int) -> Exception | None:
     """What the CPU raises for tensors that are filled with a value."""
     try:
-        args, kwargs = _Twins("cpu", value).of(call)
-        _PUBLIC.get(op, op)(*args, **_with_generator(op, kwargs))
+        args, kwargs = _with_generator(op, *_Twins("cpu", value).of(call))
+        _PUBLIC.get(op, op)(*args, **kwargs)
     except Exception as error:
         return error.with_traceback(None)
     return None
 
 
-def _with_generator(op: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+@functools.cache
+def _generator_place(op: Any) -> int | str | None:
+    found = ((i, a) for i, a in enumerate(op._schema.arguments) if a.name == "generator")
+    return next((a.name if a.kwarg_only else i for i, a in found), None)
+
+
+def _with_generator(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
     """A question draws no numbers from the generators of the process."""
-    known = {a.name for a in op._schema.arguments if a.kwarg_only}
-    return {**kwargs, "generator": torch.Generator()} if "generator" in known else kwargs
+    place = _generator_place(op)
+    if isinstance(place, str):
+        return args, {**kwargs, place: torch.Generator()}
+    if place is not None:
+        return [torch.Generator() if i == place else x for i, x in enumerate(args)], kwargs
+    return args, kwargs
 
 
 class _Twins:

@@ -244,6 +244,18 @@ def _native_dropout(x: Any, p: float, train: bool | None = None) -> Any:
     return x * kept * (1.0 / (1.0 - p)), kept
 
 
+def _demand_probabilities(weights: torch.Tensor, one_by_one: bool) -> None:
+    """PyTorch's kernels have other words where they draw with replacement."""
+    finite, negative, demand = weights.isfinite(), weights < 0, aten._assert_async.msg
+    invalid = "invalid multinomial distribution"
+    if one_by_one:
+        demand((finite & ~negative).all(), "probability tensor contains either `inf`, `nan` or element < 0")
+    else:
+        demand(finite.all(), f"{invalid} (encountering probability entry = infinity or NaN)")
+        demand((~negative).all(), f"{invalid} (encountering probability entry < 0)")
+    demand((weights.sum(-1) > 0).all(), f"{invalid} (sum of probabilities <= 0)")
+
+
 def _multinomial(x: Any, num_samples: int, replacement: bool = False, generator: Any = None) -> Any:
     """Without replacement, and for one sample: the largest of weight / exponential, which fall in the order of a draw
     one after the other (Efraimidis and Spirakis, 2006). Else by the running sum of the weights."""
@@ -251,7 +263,9 @@ def _multinomial(x: Any, num_samples: int, replacement: bool = False, generator:
     if not replacement and num_samples > categories:
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     weights = x.to(torch.float32)
-    if not replacement or num_samples == 1:
+    one_by_one = not replacement or num_samples == 1
+    _demand_probabilities(weights, one_by_one)
+    if one_by_one:
         race = weights / -_inside(x.shape, x.device).log()
         return race.topk(num_samples, -1).indices if num_samples > 1 else race.argmax(-1, keepdim=True)
     running = weights.cumsum(-1)

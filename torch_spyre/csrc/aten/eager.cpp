@@ -539,7 +539,8 @@ void register_structured_ops() {
   for (const char* name : {"aten::convolution_overrideable", "aten::convolution_backward_overrideable",
                            "aten::constant_pad_nd", "aten::native_layer_norm", "aten::native_group_norm",
                            "aten::logsumexp", "aten::celu", "aten::binary_cross_entropy_with_logits",
-                           "aten::soft_margin_loss", "aten::soft_margin_loss_backward", "aten::addr", "aten::dist"}) {
+                           "aten::soft_margin_loss", "aten::soft_margin_loss_backward", "aten::addr", "aten::addr.out",
+                           "aten::dist"}) {
     library->impl(name, torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
   }
 }
