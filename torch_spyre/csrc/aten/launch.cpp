@@ -80,6 +80,12 @@ class WithoutGil {
 
 void invalid(const std::string& message) { raise("InvalidArgument", "LaunchPlan: " + message); }
 
+card::Buffer moved(const card::Buffer& whole, uint64_t displacement) {
+  if (displacement > whole.bytes)
+    invalid(c10::str("a view begins ", displacement, " bytes into a storage of ", whole.bytes));
+  return {whole.address + displacement, whole.bytes - displacement};
+}
+
 }  // namespace
 
 void set_launch_blocking(bool on) { launch_blocking = on; }
@@ -155,12 +161,10 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
   const profiler::Call call(&name);
   Recording* const recording = Recording::active();
   c10::SmallVector<card::Buffer, 16> buffers;
-  c10::SmallVector<uint64_t, 16> displacements;
+  c10::SmallVector<uint64_t, 0> displacements;  // for the recording
   const auto bind = [&](const card::Buffer& whole, uint64_t displacement = 0) {
-    if (displacement > whole.bytes)
-      invalid(c10::str("a view begins ", displacement, " bytes into a storage of ", whole.bytes));
-    buffers.push_back({whole.address + displacement, whole.bytes - displacement});
-    displacements.push_back(displacement);
+    buffers.push_back(displacement == 0 ? whole : moved(whole, displacement));
+    if (C10_UNLIKELY(recording != nullptr)) displacements.push_back(displacement);
   };
   const auto buffer_of = [&](const at::Tensor& tensor) {
     if (C10_UNLIKELY(recording != nullptr)) recording->hold(tensor);

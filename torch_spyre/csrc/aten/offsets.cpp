@@ -49,7 +49,7 @@ ViewStart view_start(const SpyreTensorLayout& layout, c10::IntArrayRef size, c10
   ViewStart start = as_it_is;
   auto rest = offsets_of(size, stride, offset);
   for (const Axis& axis : decoding_axes(layout)) {
-    if (!rest.known()) break;
+    if (!rest.known() || rest.begin() == 0) break;
     const auto steps = rest.begin() / axis.stride;
     if (axis.pitch != 0 && steps > 0) {
       if (rest.end() / axis.stride >= axis.extent) return as_it_is;  // not all of it is stored; the planner says so

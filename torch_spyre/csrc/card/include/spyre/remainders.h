@@ -29,6 +29,7 @@ class Remainders {
 
   /// Takes the digit of this stride, which is positive, off each of them.
   void take(int64_t stride) {
+    if (known_ && end_ < stride) return;
     begin_ %= stride;
     for (size_t i = 0; i < n_; ++i) steps_[i].step %= stride;
     if (known_ && !(measure() && end_ < stride)) known_ = repeat(stride) && measure();
