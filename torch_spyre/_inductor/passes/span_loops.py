@@ -57,10 +57,13 @@ def _shared_loop(graph: Graph, nodes: list[Node]) -> None:
 
 def _trips(graph: Graph, node: Node, wanted: int) -> dict[str, int]:
     """What a trip takes of each dim. Dims that move together must be cut evenly: where the split of the cores is not
-    even, those dims get fewer slices, and at last all is left to one core."""
+    even, those dims get fewer slices, and at last all is left to one core. What lies in scratchpads stays where it is.
+    """
     split = split_of(node)
     choices = [split, _even(graph, node, split), ()]
-    if wanted > 1 and reach.whole_dims(node):
+    if any(graph.buffers[v.buffer].placement == "lx" for v in (*node.loads(), node.output)):
+        choices = [split]
+    elif wanted > 1 and reach.whole_dims(node):
         choices = choices[1:]
     for fewer in dict.fromkeys(choices):
         apply(node, fewer)
