@@ -56,8 +56,14 @@ EXACT: dict[str, tuple[Callable[..., object], Callable[[], tuple[Tensor, ...]]]]
     "index_select": (lambda x, i: x.index_select(0, i), lambda: (half(700, 140), places(700, 600))),
     "embedding": (lambda i, x: F.embedding(i, x), lambda: (places(700, 12, 70), half(700, 140))),
     "scatter": (lambda x, i, y: x.scatter(0, i, y), lambda: (half(400, 130), places(400, 300, 130), half(300, 130))),
-    "index_add": (lambda x, i, y: x.index_add(0, i, y), lambda: (single(400, 130), torch.randperm(400)[:300], single(300, 130))),
-    "masked_scatter": (lambda x, m, y: x.masked_scatter(m, y), lambda: (half(1, 85, 512), half(1, 85, 512) > 0, half(1, 85, 512))),
+    "index_add": (
+        lambda x, i, y: x.index_add(0, i, y),
+        lambda: (single(400, 130), torch.randperm(400)[:300], single(300, 130)),
+    ),
+    "masked_scatter": (
+        lambda x, m, y: x.masked_scatter(m, y),
+        lambda: (half(1, 85, 512), half(1, 85, 512) > 0, half(1, 85, 512)),
+    ),
     "flip": (lambda x: x.flip(0, 1), lambda: (half(310, 260),)),
     "roll": (lambda x: x.roll((5, 3), (0, 1)), lambda: (half(310, 260),)),
     "repeat and slice": (lambda x: x.repeat(2, 1)[7:] + 1, lambda: (single(300, 131),)),

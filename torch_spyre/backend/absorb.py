@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch_spyre import constants
 from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.affine import ZERO, Affine, is_scratch, scratch_symbol
 from torch_spyre.backend.assembler import DimMap, Extent, Instruction, LayoutMap, Operand
@@ -38,12 +39,14 @@ class _Loop:
     body: list[Any]
 
 
-def absorb(instructions: list[Instruction], scratch: Scratch, stream: Stream) -> list[Instruction]:
-    """Takes loops from the innermost out, as long as they can be absorbed."""
+def absorb(
+    instructions: list[Instruction], scratch: Scratch, stream: Stream, span: float = constants.MAX_SPAN_BYTES
+) -> list[Instruction]:
+    """Takes loops from the innermost out, as long as they can be absorbed into instructions that stay in the span."""
     position = 0
     while position < len(instructions):
         loop = _loop_at(instructions, position, stream)
-        taken = None if loop is None else (_as_product(loop) or _as_rows(loop, instructions, scratch))
+        taken = None if loop is None else (_as_product(loop, span) or _as_rows(loop, instructions, scratch, span))
         if loop is None or taken is None:
             position += 1
             continue
@@ -87,10 +90,16 @@ def _scratch_of(operand: Operand) -> list[int]:
     return [s for s, _ in operand.offset.terms if is_scratch(s)]
 
 
+def _within(inst: Any, span: float) -> bool:
+    """Does the instruction stay within the span in every tensor?"""
+    reached = (reach(o, inst.dims) for o in _operands(inst) if o.space is Space.MEM)
+    return all(high - low <= span for low, high in reached)
+
+
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def _as_rows(loop: _Loop, instructions: list[Instruction], scratch: Scratch) -> list[Instruction] | None:
+def _as_rows(loop: _Loop, instructions: list[Instruction], scratch: Scratch, span: float) -> list[Instruction] | None:
     if not all(_may_widen(inst, loop.register) for inst in loop.body):
         return None
     private = _private(loop, instructions)
@@ -106,6 +115,8 @@ def _as_rows(loop: _Loop, instructions: list[Instruction], scratch: Scratch) -> 
     row = Affine.symbol(loop.register) if blocks else ZERO
     rows = Extent(loop.trips.affine - row, block) if blocks or not loop.trips.is_const else loop.trips
     body = [_widen(inst, loop, private, scratch, row, rows) for inst in loop.body]
+    if not all(_within(inst, span) for inst in body):
+        return None
     for symbol in private:
         scratch.sizes[scratch_symbol(0) - symbol] *= block
     if not blocks:
@@ -245,7 +256,7 @@ def _without_unit_dims(inst: Any) -> Instruction:
 # -- products ----------------------------------------------------------------------------------------------------------
 
 
-def _as_product(loop: _Loop) -> list[Instruction] | None:
+def _as_product(loop: _Loop, span: float) -> list[Instruction] | None:
     """A loop of one product that adds to c, with a and b going on along k: one product over all of k."""
     (inst, *more) = loop.body
     if more or not isinstance(inst, asm.MatmulInst) or not inst.accumulate or not loop.trips.is_const:
@@ -265,4 +276,5 @@ def _as_product(loop: _Loop) -> list[Instruction] | None:
             return None
         operands.append(replace(operand, offset=offset))
     dims = (*inst.dims[:-1], Extent.of(depth.cap * loop.trips.cap))
-    return [replace(inst, dims=dims, a=operands[0], b=operands[1])]
+    product = replace(inst, dims=dims, a=operands[0], b=operands[1])
+    return [product] if _within(product, span) else None

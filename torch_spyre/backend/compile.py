@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import IndexType, IntAttr, IntegerType, ModuleOp, _Fl
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 
+from torch_spyre import constants
 from torch_spyre.backend import (
     absorb,
     bodies,
@@ -205,7 +206,8 @@ def _compile(function: FuncOp, arguments: _Arguments, options: Options, frugalit
         selector.register(table.HANDLERS)
     selector.run(function.body.block)
     registers = stream.registers
-    instructions = absorb.absorb(stream.finish(), selector.scratch, stream)
+    span = constants.MAX_SPAN_BYTES if options.limit_span else math.inf
+    instructions = absorb.absorb(stream.finish(), selector.scratch, stream, span)
     named = accesses.views.lx_bytes
     placed, lx_end = scratch.assign(instructions, selector.scratch, named)
     if lx_end > LX_BYTES:

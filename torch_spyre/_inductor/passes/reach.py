@@ -87,8 +87,10 @@ def whole_dims(node: Node) -> set[str]:
 
 def trips_for(graph: Graph, node: Node, pieces: int = 1) -> dict[str, int] | None:
     """Elements of each dim that one trip takes, so that the node stays within the span and does at most 1/`pieces` of
-    its slice at once; None if there are no such trips."""
-    steps = _Steps(graph, node, granularity(graph, node))
+    its slice at once; None if there are no such trips. A node that needs less scratch than it would take, and does
+    some dims whole, gets trips of one size: the back end puts tiles that may end early together in scratch."""
+    alike = pieces > 1 and bool(whole_dims(node))
+    steps = _Steps(graph, node, granularity(graph, node), alike)
     start = math.prod(d.extent for d in node.tiles)
     extents, far = _within_span(graph, node, steps)
     if far is not None:
@@ -96,14 +98,14 @@ def trips_for(graph: Graph, node: Node, pieces: int = 1) -> dict[str, int] | Non
     while math.prod(extents.values()) * pieces > start:
         outer = steps.free(extents)
         if not outer:
-            return None
+            return extents if alike else None
         extents[outer[0]] = steps.smaller(outer[0], extents[outer[0]])
     return extents
 
 
 def stuck(graph: Graph, node: Node) -> int | None:
     """The operand that reaches too far, however short the trips are."""
-    return _within_span(graph, node, _Steps(graph, node, granularity(graph, node)))[1]
+    return _within_span(graph, node, _Steps(graph, node, granularity(graph, node), False))[1]
 
 
 def _within_span(graph: Graph, node: Node, steps: _Steps) -> tuple[dict[str, int], int | None]:
@@ -122,10 +124,10 @@ def _within_span(graph: Graph, node: Node, steps: _Steps) -> tuple[dict[str, int
 class _Steps:
     """How far each dim of a node can be shortened."""
 
-    def __init__(self, graph: Graph, node: Node, grains: Mapping[str, int]) -> None:
+    def __init__(self, graph: Graph, node: Node, grains: Mapping[str, int], alike: bool) -> None:
         self.dims = {d.name: d for d in node.tiles}
         self.grains = grains
-        self.even = in_sums(node)
+        self.even = set(self.dims) if alike else in_sums(node)
         self.whole = whole_dims(node) | {REPLICA}
         self.order = _outermost_first(graph, node)
 

@@ -14,7 +14,8 @@ from types import MappingProxyType
 
 from torch_spyre import constants
 from torch_spyre._inductor.passes import reach
-from torch_spyre._inductor.passes.ownership import apply, split_of
+from torch_spyre._inductor.passes.candidates import granularity
+from torch_spyre._inductor.passes.ownership import Split, apply, split_of
 from torch_spyre._inductor.passes.scratchpad import more_trips
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
 from torch_spyre.errors import SpanExceeded
@@ -56,15 +57,32 @@ def _shared_loop(graph: Graph, nodes: list[Node]) -> None:
 
 def _trips(graph: Graph, node: Node, wanted: int) -> dict[str, int]:
     """What a trip takes of each dim. Dims that move together must be cut evenly: where the split of the cores is not
-    even, those dims, and at last all of them, are left to one core."""
+    even, those dims get fewer slices, and at last all is left to one core. What lies in scratchpads stays where it is.
+    """
     split = split_of(node)
-    even = {d.name for d in node.tiles if d.even}
-    for fewer in dict.fromkeys((split, tuple(p for p in split if p[0] in even), ())):
+    choices = [split, _even(graph, node, split), ()]
+    if any(graph.buffers[v.buffer].placement == "lx" for v in (*node.loads(), node.output)):
+        choices = [split]
+    elif wanted > 1 and reach.whole_dims(node):
+        choices = choices[1:]
+    for fewer in dict.fromkeys(choices):
         apply(node, fewer)
         extents = reach.trips_for(graph, node, wanted)
         if extents is not None:
             return extents
     raise _too_far(graph, node)
+
+
+def _even(graph: Graph, node: Node, split: Split) -> Split:
+    """The split with as many slices of each dim as divide it."""
+    grains = granularity(graph, node)
+    sizes = {d.name: d.size for d in node.tiles}
+    found = []
+    for name, slices, _ in split:
+        n = next(n for n in range(slices, 0, -1) if sizes[name] % (n * grains.get(name, 1)) == 0 or n == 1)
+        if n > 1:
+            found.append((name, n, sizes[name] // n))
+    return tuple(found)
 
 
 def _too_far(graph: Graph, node: Node) -> SpanExceeded:

@@ -9,6 +9,7 @@ below the cost of going through memory.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -242,15 +243,18 @@ def _fit(graph: Graph, found: dict[str, Resident], group: Group, room: int) -> b
     even = any(d in in_sums(graph.nodes[i]) for i, d in group.dims.items())
     if even and not all(_dim(graph.nodes[i], d).even for i, d in group.dims.items()):
         return False
-    for trips in range(2, units + 1):
+
+    def fits(trips: int) -> bool:
+        live = live_bytes(graph, found, dict.fromkeys(inside, (-(-units // trips), units)), span)
+        return all(live[i] <= room for i in group.dims)
+
+    # More trips never need more room, so the least number that fits is found by halving.
+    for trips in range(2 + bisect_left(range(2, units + 1), True, key=fits), units + 1):
         if even and units % trips:
             continue
         if units <= 8 or trips <= 8 or trips % 4 == 0 or trips == units:
-            part = (-(-units // trips), units)
-            live = live_bytes(graph, found, dict.fromkeys(inside, part), span)
-            if all(live[i] <= room for i in group.dims):
-                group.trips = trips
-                return True
+            group.trips = trips
+            return True
     return False
 
 
