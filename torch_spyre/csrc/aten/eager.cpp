@@ -533,7 +533,6 @@ void register_structured_ops() {
     const auto op = dispatcher.findOp(name);
     if (!op || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
       continue;
-    if (name.name == "aten::as_strided_") continue;  // sizes and strides alone, of fake tensors too
     const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
   }
