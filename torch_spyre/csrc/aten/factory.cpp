@@ -222,7 +222,10 @@ at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source, int64_t off
   TORCH_CHECK(!stride.data() || stride.size() == size.size(), "unequal size length (", size.size(),
               ") and stride length (", stride.size(), ")");
   check_numel(size);
-  const auto strides = stride.data() ? settled_strides(size, stride) : contiguous_strides(size);
+  // Without strides, as in resize_: a size that the tensor has already keeps its own.
+  const auto strides = stride.data()          ? settled_strides(size, stride)
+                       : self.sizes() == size ? self.strides().vec()
+                                              : contiguous_strides(size);
   // Bytes that are no tensor yet come from a file that is being loaded: what it lacks is not made up.
   if (!record_of(source.data_ptr()).layout) check_inside(source, self.scalar_type(), size, strides, offset);
   grow_for(source, self.scalar_type(), size, strides, offset);
