@@ -3,6 +3,9 @@
 
 Three shared objects: lib/libspyre_card.so (the card, no PyTorch), _card (its test bindings) and _C (the PyTorch
 device). torch is found by path and never imported, so an isolated build needs only setuptools and ninja.
+
+SPYRE_BUILD_SANITIZER=address|undefined|thread builds all of them with that sanitizer, in a ninja directory of its own;
+tests/sanitized.py makes such a build and runs programs with it.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "torch_spyre" / "csrc"
-NINJA_DIR = ROOT / "build" / f"ninja-{sys.implementation.cache_tag}"
+SANITIZER = os.environ.get("SPYRE_BUILD_SANITIZER", "")
+NINJA_DIR = ROOT / "build" / "-".join(filter(None, ("ninja", sys.implementation.cache_tag, SANITIZER)))
 EXT_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 TORCH_VERSION = "2.13."
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
@@ -37,6 +41,22 @@ ISA = {
     "_portable": "-O2 -Wno-psabi",
     "_avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512cd -mfma -mf16c -mavx2",
 }
+
+
+# Frames and lines in reports; -O1 comes last and wins. `vptr` asks for type information of PyTorch's own classes.
+SANITIZER_FLAGS = {
+    "": "",
+    "address": "-fsanitize=address -fno-omit-frame-pointer -g1 -O1",
+    "undefined": "-fsanitize=undefined -fno-sanitize=vptr -fno-omit-frame-pointer -g1 -O1",
+    "thread": "-fsanitize=thread -fno-omit-frame-pointer -g1 -O1",
+}
+
+
+def sanitizer_flags() -> str:
+    if SANITIZER not in SANITIZER_FLAGS:
+        known = ", ".join(filter(None, SANITIZER_FLAGS))
+        raise SystemExit(f"SPYRE_BUILD_SANITIZER is '{SANITIZER}'; known are {known}")
+    return SANITIZER_FLAGS[SANITIZER]
 
 
 def find_torch() -> Path:
@@ -99,14 +119,15 @@ class NinjaFile:
 
     def __init__(self) -> None:
         cxx = os.environ.get("CXX", "g++")
+        flags = " ".join(filter(None, ("$flags", sanitizer_flags())))
         self.lines = [
             "ninja_required_version = 1.3",
             "rule cxx",
-            f"  command = {cxx} $flags -MMD -MF $out.d -c $in -o $out",
+            f"  command = {cxx} {flags} -MMD -MF $out.d -c $in -o $out",
             "  depfile = $out.d",
             "  description = CXX $out",
             "rule link",
-            f"  command = {cxx} -shared -pthread -o $out $in $flags",
+            f"  command = {cxx} -shared -pthread -o $out $in {flags}",
             "  description = LINK $out",
         ]
         self.outputs: list[str] = []
@@ -153,6 +174,9 @@ def make_ninja_file() -> NinjaFile:
     return ninja
 
 
+HELPER = "use tests/sanitized.py, or setup.py build --build-lib=DIRECTORY"
+
+
 def ninja_command() -> list[str]:
     try:
         import ninja
@@ -175,6 +199,8 @@ class NinjaBuildExt(build_ext):
     """`build_ext` that runs ninja and puts the results into the package (or beside its sources when in place)."""
 
     def run(self) -> None:
+        if SANITIZER and self.inplace:
+            raise SystemExit(f"a build for the {SANITIZER} sanitizer in place would replace the plain one: {HELPER}")
         ninja = make_ninja_file()
         jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
         NINJA_DIR.mkdir(parents=True, exist_ok=True)

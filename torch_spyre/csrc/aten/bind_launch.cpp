@@ -256,8 +256,8 @@ void bind_launch(py::module_& m) {
             });
           },
           py::arg("binary"))
-      .def_property_readonly("n_args", &card::Program::n_args)
-      .def_property_readonly("n_scalars", &card::Program::n_scalars)
+      .def_property_readonly("n_args", &card::Program::n_args, NotNone())
+      .def_property_readonly("n_scalars", &card::Program::n_scalars, NotNone())
       .def(
           "arg_bytes",
           [](const card::Program& p, int index) {
@@ -266,13 +266,14 @@ void bind_launch(py::module_& m) {
             return p.arg_bytes(index);
           },
           py::arg("index"))
-      .def_property_readonly("duration_ns", &card::Program::duration_ns, "What a launch adds to the device clock.")
+      .def_property_readonly("duration_ns", &card::Program::duration_ns, NotNone(),
+                             "What a launch adds to the device clock.")
       .def_property_readonly("binary",
                              [](const card::Program& p) {
                                const auto b = p.binary();
                                return py::bytes(reinterpret_cast<const char*>(b.data()), b.size());
                              })
-      .def("disassemble", &card::Program::disassemble);
+      .def("disassemble", &card::Program::disassemble, NotNone());
   py::class_<LaunchPlan, std::shared_ptr<LaunchPlan>>(m, "LaunchPlan", "A program with its buffers and scalars named.")
       .def(py::init(&make_plan), py::arg("program"), py::arg("bindings"), py::arg("outputs"), py::arg("pool_bytes") = 0,
            py::arg("constants") = std::vector<at::Tensor>{}, py::arg("scalars") = std::vector<py::tuple>{},

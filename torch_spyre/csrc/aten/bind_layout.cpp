@@ -98,7 +98,7 @@ void bind_layout_class(py::module_& m) {
       .def_property_readonly("device_dtype", [](const L& l) { return l.device_dtype; })
       .def_property_readonly("element_arrangement", [](const L& l) { return l.element_arrangement; })
       .def("elems_per_stick", [](const L& l) { return elems_per_stick(l.device_dtype); })
-      .def("device_bytes", &L::device_bytes)
+      .def("device_bytes", &L::device_bytes, NotNone())
       .def(
           "with_element_arrangement",
           [](const L& l, ElementArrangement ea) {
@@ -108,8 +108,8 @@ void bind_layout_class(py::module_& m) {
           },
           py::arg("element_arrangement"))
       .def("__eq__", [](const L& l, const py::object& o) { return py::isinstance<L>(o) && l == o.cast<const L&>(); })
-      .def("__hash__", &L::hash)
-      .def("__repr__", &L::repr)
+      .def("__hash__", &L::hash, NotNone())
+      .def("__repr__", &L::repr, NotNone())
       .def("__copy__", [](const L& l) { return borrow(l); })
       .def("__deepcopy__", [](const L& l, const py::object&) { return borrow(l); })
       .def(py::pickle(

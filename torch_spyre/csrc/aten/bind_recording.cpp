@@ -30,14 +30,14 @@ void bind_recording(pybind11::module_& m) {
   namespace py = pybind11;
   py::class_<Recording>(m, "Recording", "Launches of a thread between start() and stop(), to be replayed.")
       .def(py::init<>())
-      .def("start", &Recording::start)
-      .def("stop", &Recording::stop)
+      .def("start", &Recording::start, NotNone())
+      .def("stop", &Recording::stop, NotNone())
       .def("same_as", &Recording::same_as, py::arg("other"),
            "The same programs on the same outside memory, and on inside memory allocated in the same order.")
-      .def("replay", &Recording::replay, py::call_guard<py::gil_scoped_release>(),
+      .def("replay", &Recording::replay, NotNone(), py::call_guard<py::gil_scoped_release>(),
            "Makes all launches again, on the memory that they used.")
-      .def_property_readonly("spoiled", &Recording::spoiled, "Why it cannot be replayed; empty if it can.")
-      .def("__len__", &Recording::size);
+      .def_property_readonly("spoiled", &Recording::spoiled, NotNone(), "Why it cannot be replayed; empty if it can.")
+      .def("__len__", &Recording::size, NotNone());
   m.def(
       "spoil_recording", [](const char* reason) { Recording::spoil_active(reason); }, py::arg("reason"),
       "What this thread is doing depends on more than its launches; nothing unless it records them.");
@@ -48,7 +48,7 @@ void bind_recording(pybind11::module_& m) {
              return std::make_unique<Snapshot>(containers.ptr(), tensors.ptr());
            }),
            py::arg("containers"), py::arg("tensors"))
-      .def("holds", &Snapshot::holds, "Whether all of it is still so.");
+      .def("holds", &Snapshot::holds, NotNone(), "Whether all of it is still so.");
 }
 
 }  // namespace spyre

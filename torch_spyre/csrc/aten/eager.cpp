@@ -529,7 +529,6 @@ void register_structured_ops() {
     const auto op = dispatcher.findOp(name);
     if (!op || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
       continue;
-    if (name.name == "aten::as_strided_") continue;  // sizes and strides alone, of fake tensors too
     // Zeros and a copy into a view of them, whose offset is a launch argument; the op itself has an index in its key.
     if (name.name == "aten::select_backward") continue;
     const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;

@@ -96,6 +96,16 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, OptDtyp
   return make_tensor(index_of(device), size, settled, type, layout_for_strided(size, settled, type));
 }
 
+const at::Tensor& as_strided_in_place(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride,
+                                      std::optional<int64_t> offset) {
+  check_numel(size);
+  for (int64_t s : stride)
+    TORCH_CHECK(s >= 0, "as_strided: Negative strides are not supported at the moment, got strides: ", stride);
+  check_inside(self.storage(), self.scalar_type(), size, stride, offset.value_or(self.storage_offset()));
+  self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride, offset.value_or(self.storage_offset()));
+  return self;
+}
+
 at::Tensor new_empty_strided(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride, OptDtype dtype,
                              OptLayout layout, OptDevice device, std::optional<bool> pin_memory) {
   const auto place = device.value_or(self.device());
@@ -103,7 +113,7 @@ at::Tensor new_empty_strided(const at::Tensor& self, c10::IntArrayRef size, c10:
   return at::empty_strided(size, stride, options.pinned_memory(pin_memory));
 }
 
-/// PyTorch's kernel looks at the bytes of the storage alone, where a card may hold more than the elements need.
+/// PyTorch's kernels look at the bytes of the storage alone, where a card may hold more than the elements need.
 at::Tensor as_strided(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride,
                       std::optional<int64_t> offset) {
   auto view = at::native::as_strided_tensorimpl(self, size, stride, offset);
@@ -212,7 +222,12 @@ at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source, int64_t off
   TORCH_CHECK(!stride.data() || stride.size() == size.size(), "unequal size length (", size.size(),
               ") and stride length (", stride.size(), ")");
   check_numel(size);
-  const auto strides = stride.data() ? settled_strides(size, stride) : contiguous_strides(size);
+  // Without strides, as in resize_: a size that the tensor has already keeps its own.
+  const auto strides = stride.data()          ? settled_strides(size, stride)
+                       : self.sizes() == size ? self.strides().vec()
+                                              : contiguous_strides(size);
+  // Bytes that are no tensor yet come from a file that is being loaded: what it lacks is not made up.
+  if (!record_of(source.data_ptr()).layout) check_inside(source, self.scalar_type(), size, strides, offset);
   grow_for(source, self.scalar_type(), size, strides, offset);
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(source));
@@ -262,6 +277,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("linspace.out", TORCH_FN(linspace_out));
   m.impl("logspace.out", TORCH_FN(logspace_out));
   m.impl("as_strided", TORCH_FN(as_strided));
+  m.impl("as_strided_", TORCH_FN(as_strided_in_place));
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("alias", TORCH_FN(at::native::alias));

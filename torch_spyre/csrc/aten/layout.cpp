@@ -60,6 +60,14 @@ const FormatRow& row_of(DataFormats format) {
   return kFormats[is_format(code) ? code : static_cast<int64_t>(DataFormats::INVALID)];
 }
 
+/// Do the strides of a contiguous tensor of this size fit?
+bool is_countable(c10::IntArrayRef size) {
+  int64_t step = 1;
+  bool overflows = false;
+  for (int64_t n : size) overflows |= c10::mul_overflows(step, std::max<int64_t>(n, 1), &step);
+  return !overflows;
+}
+
 int64_t product(int64_t a, int64_t b) {
   int64_t result = 0;
   TORCH_CHECK(!c10::mul_overflows(a, b, &result), "Stride calculation overflowed");
@@ -288,8 +296,8 @@ bool interleaves(c10::IntArrayRef size, c10::IntArrayRef stride) {
 LayoutPtr layout_for_strided(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype) {
   const int64_t span = host_span(size, stride);
   if (size.size() > 6 || interleaves(size, stride)) return intern(make_layout({span}, dtype));
-  // No element, no address: strides of an empty tensor may be anything.
-  if (span == 0) return intern(make_layout(size, dtype));
+  // No element, no address: sizes and strides of an empty tensor may be anything.
+  if (span == 0) return intern(is_countable(size) ? make_layout(size, dtype) : make_layout({0}, dtype));
   std::vector<int64_t> order(size.size());
   std::iota(order.begin(), order.end(), 0);
   return intern(make_layout(size, stride, dtype, order));

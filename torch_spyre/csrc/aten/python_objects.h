@@ -17,6 +17,9 @@ void bind_monitor(pybind11::module_& m);
 void bind_recording(pybind11::module_& m);
 void register_structured_ops();
 
+/// For methods without arguments: None in place of the object raises TypeError, where pybind11 alone passes null.
+using NotNone = pybind11::pos_only;
+
 /// The index of a device from Python, where -1 is the current one: any other number that is no device raises.
 inline c10::DeviceIndex checked(int64_t index) {
   TORCH_CHECK(index >= -1 && index < device_count(), "Device index ", index, " out of range [0, ",

@@ -4,10 +4,12 @@
 // PyTorch saves host bytes and, beside each tensor, a map of flags that a device may add to. We add one flag whose name
 // is the storage's layout. A reader on another device, or without this package, skips flags that it does not know.
 #include <ATen/core/Tensor.h>
+#include <c10/util/accumulate.h>
 #include <torch/csrc/jit/serialization/pickler_helper.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <sstream>
 #include <string_view>
 
@@ -102,6 +104,26 @@ SavedLayout parse(std::string_view text, c10::ScalarType dtype) {
 /// Padding may take many times the room of the elements, but a file of some bytes must not claim all of a card.
 constexpr int64_t kPlentyBytes = 1 << 20, kMostPadding = 1 << 14;
 
+/// Does a storage of plain bytes hold something outside the saved shape? torch.save writes zeros there.
+bool loses_bytes(const c10::Storage& storage, const SavedLayout& saved, c10::ScalarType dtype, int64_t needed) {
+  const bool dense = interleaves(saved.sizes, saved.strides) ||
+                     c10::multiply_integers(saved.sizes) == host_span(saved.sizes, saved.strides);
+  if (dense && needed == static_cast<int64_t>(storage.nbytes())) return false;
+  const auto bytes = read_host_bytes(storage);
+  auto* data = static_cast<uint8_t*>(bytes.data_ptr());
+  if (dense) {
+    std::memset(data, 0, needed);
+  } else {
+    const auto item = static_cast<int64_t>(c10::elementSize(dtype));
+    auto sizes = saved.sizes, strides = saved.strides;
+    for (auto& stride : strides) stride *= item;
+    sizes.push_back(item);
+    strides.push_back(1);
+    bytes.as_strided(sizes, strides).zero_();
+  }
+  return std::any_of(data, data + bytes.numel(), [](uint8_t b) { return b != 0; });
+}
+
 void restore(const at::Tensor& tensor, std::string_view text) {
   const auto saved = parse(text, tensor.scalar_type());
   const auto nbytes = static_cast<int64_t>(tensor.storage().nbytes());
@@ -114,7 +136,14 @@ void restore(const at::Tensor& tensor, std::string_view text) {
   if (needed > nbytes) refuse(text, c10::str("does not fit its tensor, whose storage has ", nbytes, " bytes"));
   if ((saved.layout->device_bytes() - kPlentyBytes) / kMostPadding > nbytes)
     refuse(text, c10::str("needs ", saved.layout->device_bytes(), " bytes on the card for ", nbytes, " in the file"));
+  if (host_bytes(tensor.sizes(), tensor.strides(), tensor.scalar_type(), tensor.storage_offset()) > needed)
+    refuse(text, c10::str("holds ", needed, " bytes, which its tensor reaches beyond"));
+  if (needed > 0 && saved.layout->device_bytes() == 0) refuse(text, "has no place for any element");
+  if (loses_bytes(tensor.storage(), saved, tensor.scalar_type(), needed))
+    refuse(text, "has no place for all that the storage holds");
   relayout_storage(tensor.storage(), saved.layout, tensor.scalar_type(), saved.sizes, saved.strides, nbytes);
+  // As on the CPU: what a file holds does not grow when another tensor of the file claims more.
+  tensor.storage().unsafeGetStorageImpl()->set_resizable(false);
 }
 
 /// The first tensor on a storage that was just read gives it its layout; the others share it.

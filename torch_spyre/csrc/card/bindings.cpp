@@ -38,6 +38,9 @@ int format_of(const py::buffer_info& info) {
   throw Error("InvalidArgument", "no host format for arrays of type '" + info.format + "'; pass format=");
 }
 
+/// For methods without arguments: None in place of the object raises TypeError, where pybind11 alone passes null.
+using NotNone = py::pos_only;
+
 int stored(int format) {
   if (format < 0 || format > 255 || format_bytes(static_cast<Format>(format)) == 0)
     throw Error("InvalidArgument", "format " + std::to_string(format) + " is not stored by this card");
@@ -115,16 +118,16 @@ void bind_program(py::module_& m) {
             py::gil_scoped_release release;
             return std::const_pointer_cast<Program>(Program::load(std::as_bytes(std::span(view.data(), view.size()))));
           })
-      .def_property_readonly("n_args", &Program::n_args)
-      .def_property_readonly("n_scalars", &Program::n_scalars)
+      .def_property_readonly("n_args", &Program::n_args, NotNone())
+      .def_property_readonly("n_scalars", &Program::n_scalars, NotNone())
       .def("arg_bytes",
            [](const Program& p, int i) {
              if (i < 0 || i >= p.n_args()) throw py::index_error("argument " + std::to_string(i));
              return p.arg_bytes(i);
            })
-      .def_property_readonly("duration_ns", &Program::duration_ns)
-      .def_property_readonly("work", &Program::work)
-      .def("disassemble", &Program::disassemble);
+      .def_property_readonly("duration_ns", &Program::duration_ns, NotNone())
+      .def_property_readonly("work", &Program::work, NotNone())
+      .def("disassemble", &Program::disassemble, NotNone());
 }
 
 void bind_dma(py::class_<Card>& card) {
@@ -165,16 +168,16 @@ void bind_streams(py::class_<Card>& card) {
   card.def("record", &Card::record, py::arg("stream") = 0)
       .def("wait", &Card::wait, py::arg("stream"), py::arg("marker"))
       .def("complete", &Card::complete, py::arg("marker"))
-      .def("synchronize", py::overload_cast<>(&Card::synchronize), NoGil())
+      .def("synchronize", py::overload_cast<>(&Card::synchronize), NotNone(), NoGil())
       .def("synchronize", py::overload_cast<int>(&Card::synchronize), py::arg("stream"), NoGil())
       .def("synchronize", py::overload_cast<const Marker&>(&Card::synchronize), py::arg("marker"), NoGil())
       .def("query", &Card::query, py::arg("stream") = 0)
-      .def("idle", &Card::idle)
-      .def("reset", &Card::reset, NoGil())
+      .def("idle", &Card::idle, NotNone())
+      .def("reset", &Card::reset, NotNone(), NoGil())
       .def(
           "inject_fault", [](Card& c, const std::string& kind, int64_t nth) { c.inject_fault(fault_named(kind), nth); },
           py::arg("kind"), py::arg("nth") = 1)
-      .def("clock_ns", &Card::clock_ns);
+      .def("clock_ns", &Card::clock_ns, NotNone());
 }
 
 void bind_card(py::module_& m) {
@@ -186,10 +189,10 @@ void bind_card(py::module_& m) {
   card.def(py::init([](int index) { return Card::open(index); }), py::arg("index") = 0)
       .def("allocate", &Card::allocate, py::arg("bytes"))
       .def("record_use", &Card::record_use, py::arg("address"), py::arg("stream"))
-      .def("trim", &Card::trim, py::call_guard<py::gil_scoped_release>())
+      .def("trim", &Card::trim, NotNone(), py::call_guard<py::gil_scoped_release>())
       .def("free", &Card::free, py::arg("address"))
-      .def_property_readonly("allocated_bytes", &Card::allocated_bytes)
-      .def_property_readonly("total_bytes", &Card::total_bytes)
+      .def_property_readonly("allocated_bytes", &Card::allocated_bytes, NotNone())
+      .def_property_readonly("total_bytes", &Card::total_bytes, NotNone())
       .def(
           "write",
           [](Card& c, uint64_t address, const py::bytes& bytes, int stream) {
