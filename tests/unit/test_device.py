@@ -348,6 +348,11 @@ def test_set_shares_the_storage() -> None:
     assert longer[:14].tolist() == [*range(12), 1, 1] and x.tolist() == [*range(12)]
 
 
+def test_a_part_of_a_storage_is_refused_by_name() -> None:
+    with pytest.raises(RuntimeError, match=r"a data pointer is no address; slice a tensor"):
+        torch.arange(6.0, device="spyre").untyped_storage()[0:4].tolist()
+
+
 def test_modules_move() -> None:
     module = torch.nn.Linear(70, 30, dtype=FP16)
     weight = module.weight.detach().clone()

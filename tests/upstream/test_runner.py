@@ -14,6 +14,7 @@ from runner import report
 from runner.config import ConfigError, TestId, dtypes_of, load
 from runner.results import Results
 
+pytestmark = pytest.mark.timeout(1800)  # the runner starts processes that import torch, also on a busy machine
 HERE = Path(__file__).parent
 SAMPLE = HERE / "data" / "sample.toml"
 FILE = "test_runner_sample.py"

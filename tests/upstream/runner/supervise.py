@@ -250,23 +250,25 @@ class FileRun:
         for test in left[: self._settings.limits.tests_per_process]:
             position = worker.log_position()
             worker.watch.begin()
-            started = time.monotonic()
+            started, fault = time.monotonic(), None
             try:
                 while "end" not in (event := worker.next_event()):
-                    pass
+                    fault = event.get("fault")
+                yield {**_identity(test), **event["end"]}
             except _Dead as end:
-                if end.outcome == "timeout":
-                    worker.ask_where()
-                seconds = round(time.monotonic() - started, 3)
-                tail = worker.log_since(position)
-                outcome = {"outcome": end.outcome, "error": f"{end.outcome}: {end}", "traceback": tail}
-                yield {**_identity(test), "seconds": seconds, **outcome}
+                yield {**_identity(test), **(fault or _unfinished(worker, end, time.monotonic() - started, position))}
                 return
-            del event["end"]
-            yield {**_identity(test), **event}
             if worker.watch.resident_bytes > self._settings.limits.memory_gib * 2**29:
                 return
         worker.wait_for_exit()
+
+
+def _unfinished(worker: _Worker, end: _Dead, seconds: float, log_position: int) -> Record:
+    """What is known of a test that took its process along."""
+    if end.outcome == "timeout":
+        worker.ask_where()
+    error, text = f"{end.outcome}: {end}", worker.log_since(log_position)
+    return {"seconds": round(seconds, 3), "outcome": end.outcome, "error": error, "traceback": text}
 
 
 def _identity(test: TestId) -> Record:

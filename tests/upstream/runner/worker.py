@@ -2,7 +2,7 @@
 """The process that runs the tests of one file: `python worker.py JOB.json EVENTS_FD`.
 
 It imports the file for the device, sends the names of its tests, reads from its standard input the ones to run, and
-sends an event when a test starts and ends. Events are lines of JSON.
+sends an event when a test ends. Events are lines of JSON.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class Result(unittest.TestResult):
     def startTest(self, test: unittest.TestCase) -> None:
         super().startTest(test)
         self._outcome = {}
-        self._events.send(start=test._testMethodName, cls=type(test).__name__)
         self._started = time.monotonic()
 
     def stopTest(self, test: unittest.TestCase) -> None:
         super().stopTest(test)
-        seconds = round(time.monotonic() - self._started, 3)
         outcome = self._outcome or {"outcome": "error", "error": "the test ended without an outcome"}
+        event = {"seconds": round(time.monotonic() - self._started, 3), **outcome}
         if outcome["outcome"] in ("fail", "error"):
+            self._events.send(fault=event)  # known even if the device does not recover
             self._recover_device()
-        self._events.send(end=test._testMethodName, cls=type(test).__name__, seconds=seconds, **outcome)
+        self._events.send(end=event)
 
     def stop(self) -> None:
         """PyTorch stops a suite whose device is lost; here the supervisor decides."""
@@ -160,15 +160,13 @@ def classes_of(module: ModuleType, device: str) -> dict[str, type[unittest.TestC
     return found
 
 
-def run_class(cls: type[unittest.TestCase], name: str, tests: list[str], result: Result, events: Events) -> None:
+def run_class(cls: type[unittest.TestCase], tests: list[str], result: Result, events: Events) -> None:
     result.class_fault = {}
     before = result.testsRun
-    cls.__name__ = name  # an alias in the module is the name the supervisor knows
     unittest.TestSuite([cls(test) for test in tests]).run(result)
     if result.class_fault and result.testsRun == before:
-        for test in tests:  # the class could not be set up, so none of them started
-            events.send(start=test, cls=name)
-            events.send(end=test, cls=name, seconds=0, **result.class_fault)
+        for _ in tests:  # the class could not be set up, so none of them started
+            events.send(end={"seconds": 0, **result.class_fault})
 
 
 def main() -> None:
@@ -196,7 +194,7 @@ def main() -> None:
     sys.stdin = open(os.devnull)
     result = Result(events, job["recover"])
     for cls, tests in wanted.items():
-        run_class(classes[cls], cls, list(tests), result, events)
+        run_class(classes[cls], tests, result, events)
     events.send(finished=True)  # whatever happens now has no test to blame
 
 

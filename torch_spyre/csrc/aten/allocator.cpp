@@ -205,7 +205,10 @@ c10::DataPtr allocate(c10::DeviceIndex device, uint64_t bytes, LayoutPtr layout,
 }
 
 StorageRecord& record_of(const c10::DataPtr& ptr) {
-  TORCH_CHECK(ptr.get_deleter() == &delete_record, "not a storage of the spyre device");
+  TORCH_CHECK(
+      ptr.get_deleter() == &delete_record,
+      "this storage is a part of one on the spyre device, where a data pointer is no address; slice a tensor on "
+      "the whole storage instead");
   return *static_cast<StorageRecord*>(ptr.get_context());
 }
 
