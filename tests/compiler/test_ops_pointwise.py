@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -151,3 +152,62 @@ def test_a_shared_subexpression_is_computed_once() -> None:
         return x
 
     check(deep, floats(torch.float32), mode="compiled")
+
+
+# Special values
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 3.0, math.inf, -math.inf, math.nan]
+LEFT = torch.tensor([x for x in SPECIAL for _ in SPECIAL])
+RIGHT = torch.tensor([y for _ in SPECIAL for y in SPECIAL])
+OF_TWO = """hypot pow fmax fmin maximum minimum atan2 copysign xlogy logaddexp logaddexp2 heaviside ldexp fmod
+    nextafter add sub mul div floor_divide""".split()
+
+
+def assert_specials(got: torch.Tensor, want: torch.Tensor) -> None:
+    """The same NaNs and infinities; finite results to a few units of fp32."""
+    for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(kind(got), kind(want)), list(zip(got.tolist(), want.tolist(), strict=True))
+    finite = torch.isfinite(want)
+    torch.testing.assert_close(got[finite], want[finite], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OF_TWO)
+def test_special_values_of_two_operands(name: str) -> None:
+    function = getattr(torch, name)
+    assert_specials(function(LEFT.to("spyre"), RIGHT.to("spyre")).cpu(), function(LEFT, RIGHT))
+
+
+def test_special_values_compiled() -> None:
+    def all_of_them(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [getattr(torch, name)(x, y) for name in OF_TWO if name not in ("nextafter", "ldexp")]
+
+    torch._dynamo.reset()
+    found = torch.compile(all_of_them, dynamic=False)(LEFT.to("spyre"), RIGHT.to("spyre"))
+    for got, want in zip(found, all_of_them(LEFT, RIGHT), strict=True):
+        assert_specials(got.cpu(), want)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_hypot_of_infinity_and_nan(dtype: torch.dtype, mode: str) -> None:
+    torch._dynamo.reset()
+    function = torch.compile(torch.hypot, dynamic=False) if mode == "compiled" else torch.hypot
+    x, y = LEFT.to(dtype), RIGHT.to(dtype)
+    got, want = function(x.to("spyre"), y.to("spyre")).cpu(), torch.hypot(x, y)
+    assert torch.equal(torch.isnan(got), torch.isnan(want)) and torch.equal(torch.isinf(got), torch.isinf(want))
+    # A finite number of the size of the largest 16-bit code is no infinity in fp32.
+    large = torch.tensor([8573157376.0]).to("spyre")
+    assert torch.hypot(large, large * math.nan).isnan().item()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 65472.0), (torch.bfloat16, 8556380160.0)])
+def test_nan_to_num_is_finite(dtype: torch.dtype, most: float, mode: str) -> None:
+    x = torch.tensor([math.inf, -math.inf, math.nan, 1.5, -0.0]).to(dtype)
+    cases: list[tuple[Any, ...]] = [(), (7.0,), (7.0, 5.0), (7.0, None, -3.0), (0.0, 65504.0, -1e30)]
+    for numbers in cases:
+        torch._dynamo.reset()
+        call = torch.compile(torch.nan_to_num, dynamic=False) if mode == "compiled" else torch.nan_to_num
+        want = torch.nan_to_num(x.float(), *numbers).clamp(-most, most).to(dtype)
+        got = call(x.to("spyre"), *numbers).cpu()
+        assert torch.equal(got, want.to("spyre").cpu()) and got.isfinite().all()

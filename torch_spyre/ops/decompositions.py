@@ -268,6 +268,26 @@ def _round_decimals(x: Any, *, decimals: int = 0) -> Any:
     return whole.to(x.dtype)
 
 
+# The largest numbers of 16-bit floats that the host reads back as finite: 0x5DFF, which float16 holds, and 0x7FFD, the
+# code below the one that stands for infinity.
+_MOST_FINITE = {torch.float16: 65472.0, torch.bfloat16: 8564768768.0}
+
+
+def _nan_to_num(x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
+    """In 16 bits infinity is a code like others, which only `isinf` tells; what stands for it must not become it."""
+    most = _MOST_FINITE.get(x.dtype)
+    if most is None:
+        return NotImplemented
+
+    def kept(value: float) -> float:
+        return min(max(value, -most), most) if math.isfinite(value) else value
+
+    high, low = kept(most if posinf is None else posinf), kept(-most if neginf is None else neginf)
+    ends = torch.where(x > 0, high, low)
+    number = torch.where(torch.isnan(x), kept(nan or 0.0), torch.where(torch.isinf(x), ends, x))
+    return number.to(x.dtype)
+
+
 TABLE: dict[Any, Decomposition] = {
     **bags.TABLE,
     **fake_quantize.TABLE,
@@ -288,6 +308,7 @@ TABLE: dict[Any, Decomposition] = {
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
     aten.hardshrink_backward.default: _hardshrink_backward,
     aten.softshrink_backward.default: _hardshrink_backward,
+    aten.nan_to_num.default: _nan_to_num,
     aten.nanmedian.dim: _nanmedian,
     aten.nanmedian.default: _nanmedian_of_all,
     aten.linspace.default: _linspace,

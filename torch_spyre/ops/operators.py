@@ -138,6 +138,12 @@ What fails a launch raises at the next synchronisation, eager and compiled: `Ove
 int32, `ZeroDivision` for whole numbers divided by 0, `AssertionFailed` with the message of a `torch._assert_async`,
 `IndexOutOfRange` for an index outside its range.
 
+In 16 bits the card has no infinity: the largest code stands for it, and inside the card it is a number
+([number-formats.md](number-formats.md)). `isinf`, `isfinite`, `hypot` and `nan_to_num` take it for infinity; arithmetic
+does not, so that `inf - inf` is 0. `nan_to_num` puts the largest number there that reads back as finite: 65472 for
+float16 (the CPU has 65504, which the format has not) and 8556380160 for bfloat16, whose own largest number would read
+back as infinity. Numbers that a call gives for infinity (`posinf=1e30`) are brought down to these too.
+
 Eager calls that PyTorch refuses for their dtypes (`abs` of bool, `softmax` of int64) raise what the CPU raises.
 Compiled ones are as Inductor has them on every device: it does not refuse all of these.
 

@@ -144,10 +144,11 @@ def _number(x: Expr) -> bool:
 
 
 class _F:
-    """An fp32 (or bool) expression with operators."""
+    """An fp32 (or bool) expression with operators. `stored` is an operand before it was converted to fp32."""
 
-    def __init__(self, expr: Expr) -> None:
+    def __init__(self, expr: Expr, stored: Expr | None = None) -> None:
         self.expr = expr
+        self.stored = stored or expr
 
     def _binary(self, opfunc: str, other: _F | float, dtype: str = "float32", swap: bool = False) -> _F:
         value = other.expr if isinstance(other, _F) else const(other, self.expr.dtype)
@@ -230,12 +231,19 @@ def _copysign(x: _F, sign: _F) -> _F:
     return _where(_negative(sign), -size, size)
 
 
+def _infinite(x: _F) -> _F:
+    """Asked of the operand as it is stored: in 16 bits infinity is a code, which becomes a finite number in fp32."""
+    return _F(Expr("isinf", "bool", (x.stored,)))
+
+
 def _hypot(x: _F, y: _F) -> _F:
+    """Infinite if either side is, even if the other one is NaN."""
     a, b = _call("abs", x), _call("abs", y)
     large, small = _call("maximum", a, b), _call("minimum", a, b)
     ratio = small / large
     whole = large * _call("sqrt", ratio * ratio + 1.0)
-    return _where(large.equals(small), large * math.sqrt(2), _where(large.equals(0.0), 0.0, whole))
+    finite = _where(large.equals(small), large * math.sqrt(2), _where(large.equals(0.0), 0.0, whole))
+    return _where(_infinite(x), math.inf, _where(_infinite(y), math.inf, finite))
 
 
 # Chebyshev fit of log(erfc(x) / t) + x^2 in t = 1 / (1 + x / 2), relative error 1.2e-7 (Numerical Recipes, erfcc).
@@ -287,5 +295,5 @@ FORMULAS: dict[str, Callable[..., _F]] = {
 
 def _formula(formula: Callable[..., _F], args: tuple[Expr, ...]) -> Expr:
     dtype = args[0].dtype
-    result = formula(*(_F(cast(a, "float32")) for a in args)).expr
+    result = formula(*(_F(cast(a, "float32"), a) for a in args)).expr
     return result if result.dtype == "bool" else cast(result, dtype)
