@@ -122,3 +122,19 @@ def strip(instruction):
     import dataclasses
 
     return dataclasses.replace(instruction, origin="") if hasattr(instruction, "origin") else instruction
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_infinity_is_the_same_operand_eager_and_compiled(dtype: torch.dtype, sign: int) -> None:
+    """A Python number that takes part in arithmetic is one of fp32: 0 * inf is NaN, a finite number / inf is 0."""
+    infinity = sign * float("inf")
+    x = torch.tensor([1.0, 0.0, -2.0, 3e4]).to(dtype).to("spyre")
+
+    def fn(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x * infinity, x + infinity, x / infinity, infinity - x, torch.fmod(x, infinity), x.clamp(max=infinity)]
+
+    torch._dynamo.reset()
+    for eager, compiled, host in zip(fn(x), torch.compile(fn, dynamic=False)(x), fn(x.cpu()), strict=True):
+        assert torch.equal(eager.cpu().nan_to_num(7, 8, 9), compiled.cpu().nan_to_num(7, 8, 9))
+        assert torch.equal(eager.cpu().nan_to_num(7, 8, 9), host.nan_to_num(7, 8, 9))

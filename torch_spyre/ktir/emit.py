@@ -232,7 +232,7 @@ class _OpEmitter:
         elements = [e for e in map(self._input_type, sources) if e is not None]
         if op.op not in COMPARISONS:
             elements.append(self._output_type())
-        element = compute_type(elements, [s.value for s in sources if isinstance(s, Immediate)])
+        element = compute_type(elements, [s.value for s in sources if isinstance(s, Immediate)], op.op)
         condition = [self._value(op.inputs[0], dims)] if is_select else []
         values = condition + [self._value(s, dims, element) for s in sources]
 

@@ -167,8 +167,15 @@ def fits_f16(value: float) -> bool:
     return in_range and (mantissa * 1024).is_integer() and struct.unpack("e", struct.pack("e", value))[0] == value
 
 
-def compute_type(elements: Sequence[Attribute], immediates: Sequence[float]) -> Attribute:
+# Ops that compare their operands or pass one of them on: infinity is the largest number of the card's 16-bit format
+# there. Others compute with it, and a number that takes part in arithmetic is one of fp32.
+_CHOOSING = frozenset(("where3", "maximum", "minimum", "clip", "identity", "relufwd", *COMPARISONS))
+
+
+def compute_type(elements: Sequence[Attribute], immediates: Sequence[float], op: str = "identity") -> Attribute:
     """Element type in which a pointwise op over tensors of `elements` computes."""
+    if op not in _CHOOSING and any(pymath.isinf(v) for v in immediates):
+        return f32
     if elements and not any(is_float(e) for e in elements) and all(float(v).is_integer() for v in immediates):
         return i32
     if all(e == f16 for e in elements) and all(fits_f16(v) for v in immediates):
