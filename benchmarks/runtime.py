@@ -63,6 +63,33 @@ def launch_overhead() -> list[Figure]:
     return figures
 
 
+def new_offsets() -> list[Figure]:
+    """Eager ops on views that begin elsewhere each time, against the same ops on a view that was used before."""
+    x = torch.randn(400, 130, dtype=HALF).to("spyre")
+    forms = {
+        "x[i] + 1": lambda i: x[i] + 1,
+        "x[i] <= x[i + 1]": lambda i: x[i] <= x[i + 1],
+        "x[i, 6].add_(1.)": lambda i: x[i, 6].add_(1.0),
+    }
+
+    def seconds(form: Callable[[int], object], places: range) -> float:
+        times = []
+        for i in places:
+            start = time.perf_counter()
+            form(i)
+            times.append(time.perf_counter() - start)
+            torch.spyre.synchronize()
+        return statistics.median(times)
+
+    figures = []
+    for name, form in forms.items():
+        form(0)
+        new, again = (seconds(form, range(1, 40)) for _ in range(2))
+        note = f"{new * 1e6:.1f} us, then {again * 1e6:.1f} us"
+        figures.append(Figure(f"{name}, each i for the first time, over again", new / again, "x", "<", 2, note))
+    return figures
+
+
 def copies() -> list[Figure]:
     """64 MB fp16, both layouts of a 2-D weight, against Tensor.clone()."""
     host = torch.randn(4096, 8192, dtype=HALF)
@@ -104,4 +131,4 @@ def autoload() -> list[Figure]:
 
 if __name__ == "__main__":
     print(machine_line())
-    sys.exit(finish([*launch_overhead(), *copies(), *autoload()]))
+    sys.exit(finish([*launch_overhead(), *new_offsets(), *copies(), *autoload()]))
