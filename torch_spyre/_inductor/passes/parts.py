@@ -29,8 +29,9 @@ _NOTE = "a part of"
 
 
 def run(graph: Graph) -> Graph:
-    if any(b.numel * 4 > constants.MAX_SPAN_BYTES for b in graph.buffers.values()):
-        graph.nodes = [part for node in graph.nodes for part in _done_in_parts(graph, node)]
+    if any(b.numel * STICK_BYTES > constants.MAX_SPAN_BYTES for b in graph.buffers.values()):
+        sticks = _sticks(graph)
+        graph.nodes = [part for node in graph.nodes for part in _done_in_parts(graph, node, sticks)]
     return graph
 
 
@@ -38,23 +39,34 @@ def explain(graph: Graph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith(_NOTE)]
 
 
-def _done_in_parts(graph: Graph, node: Node) -> list[Node]:
+def _sticks(graph: Graph) -> dict[str, int]:
+    """The host stride of the elements in each buffer's sticks: known of inputs, else that of what it is made from."""
+    found = {b.name: b.layout.stride_map[-1] for b in graph.buffers.values() if b.layout is not None}
+    for node in graph.nodes:
+        inside = (t.dim for v in node.loads() for t in v.index.terms if t.scale == found.get(v.buffer) and t.div == 1)
+        moved = {t.dim: t.scale for t in node.output.index.terms}
+        found.setdefault(node.output.buffer, next((moved[d] for d in inside if d in moved), 1))
+    return found
+
+
+def _done_in_parts(graph: Graph, node: Node, sticks: Mapping[str, int]) -> list[Node]:
     split = {REDUCTION: _reduction, SCAN: _scan}.get(lookup(node.op).kind)
     if node.op in _EXTREMES:
         split = _extreme
     if split is None:
         return [node]
-    cut = _cut(graph, node)
-    return [node] if cut is None else split(_Parts(graph, node, *cut))
+    cut = _cut(graph, node, sticks)
+    return [node] if cut is None else split(_Parts(graph, node, sticks, *cut))
 
 
-def _cut(graph: Graph, node: Node) -> tuple[str, int] | None:
+def _cut(graph: Graph, node: Node, known: Mapping[str, int]) -> tuple[str, int] | None:
     """The dim to cut and how much of it a part takes; None if the node can do all at once."""
     sizes, whole = node.sizes(), dict.fromkeys((*node.reduced, *filter(None, [node.along])))
     (source,) = node.loads()
     narrow = {graph.buffers[v.buffer].dtype for v in (source, node.output)} <= {*_NARROW, "bool"}
     lanes = 64 if narrow and lookup(node.op).kind != SCAN else 32  # running totals stay fp32
-    sticks = {d for d in whole if _in_stick(graph, source, d)}
+    stride = known.get(source.buffer, 1)
+    sticks = {t.dim for t in source.index.terms if t.dim in whole and t.scale == stride and t.div == 1}
 
     def reached(extents: Mapping[str, int]) -> int:
         """Bytes that the node does at once, laid together: whole sticks of a dim that lies in them, or one each."""
@@ -70,13 +82,6 @@ def _cut(graph: Graph, node: Node) -> tuple[str, int] | None:
             return dim, units * unit
     dim = max(whole, key=lambda d: sizes[d])  # the parts are cut again, along another dim
     return (dim, _UNIT) if sizes[dim] > _UNIT else None
-
-
-def _in_stick(graph: Graph, source: Load, dim: str) -> bool:
-    """Does the dim lie in the sticks? It is known of inputs; others mostly have their last dim there."""
-    layout = graph.buffers[source.buffer].layout
-    stride = 1 if layout is None else layout.stride_map[-1]
-    return any(t.dim == dim and t.scale == stride and t.div == 1 for t in source.index.terms)
 
 
 def _step(graph: Graph, source: Load, dim: str, size: int) -> int:
@@ -96,8 +101,8 @@ def _step(graph: Graph, source: Load, dim: str, size: int) -> int:
 class _Parts:
     """The parts of one node along one dim."""
 
-    def __init__(self, graph: Graph, node: Node, dim: str, each: int) -> None:
-        self.graph, self.node, self.dim = graph, node, dim
+    def __init__(self, graph: Graph, node: Node, sticks: Mapping[str, int], dim: str, each: int) -> None:
+        self.graph, self.node, self.sticks, self.dim = graph, node, sticks, dim
         size = node.sizes()[dim]
         self.ranges = [(start, min(each, size - start)) for start in range(0, size, each)]
         (self.source,) = node.loads()
@@ -118,7 +123,7 @@ class _Parts:
         part.notes = [
             f"{_NOTE} {self.dim}, {count} of {self.node.sizes()[self.dim]}: all of it is more than a core reaches"
         ]
-        self.nodes += _done_in_parts(self.graph, part)
+        self.nodes += _done_in_parts(self.graph, part, self.sticks)
 
     def add(self, op: str, dims: Sequence[tuple[str, int]], inputs: Sequence[Value], output: Load) -> Load:
         name = f"{self.node.name}_{op}_{len(self.graph.buffers)}_{len(self.nodes)}"

@@ -77,12 +77,13 @@ def excess(graph: Graph, node: Node, extents: Mapping[str, int]) -> tuple[int, O
 
 
 def whole_dims(node: Node) -> set[str]:
-    """Dims that one execution must do whole. A scatter writes in the order of its source, which only trips along the
-    outermost dim, or along one that tells the places in the table apart, leave alone."""
+    """Dims that one execution must do whole. What a scatter writes to one place comes in the order of its source: trips
+    keep that along dims that tell places in the table apart, and along the outermost of the others."""
     if not node.op.startswith("scatter"):
         return {*node.reduced, node.along} - {""}
-    outermost = next((d.name for d in node.tiles if d.size > 1 and d.name != REPLICA), "")
-    return node.fixed() - {outermost}
+    fixed = node.fixed()
+    outermost = next((d.name for d in node.tiles if d.size > 1 and d.name in fixed), "")
+    return fixed - {outermost}
 
 
 def trips_for(graph: Graph, node: Node, pieces: int = 1) -> dict[str, int] | None:
