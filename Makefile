@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make setup | models | demo | test | test-full | replay BASE=<commit> | lint | bench | clean
+# make setup | models | demo | test | test-full | test-asan | replay BASE=<commit> | lint | bench | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.setup-stamp
 CPP := $(shell find torch_spyre/csrc -name '*.cpp' -o -name '*.h')
 PYTEST := $(BIN)/python -m pytest -q -n 2
 
-.PHONY: setup build models demo test test-full replay lint bench clean
+.PHONY: setup build models demo test test-full test-asan replay lint bench clean
 
 setup: $(STAMP) build
 
@@ -40,6 +40,11 @@ test-full: models lint
 # What BASE and this tree compile, program by program.
 replay: setup
 	$(BIN)/python tests/replay/replay.py $(or $(BASE),HEAD)
+
+# Builds with AddressSanitizer beside the plain build, then runs the fuzzer: CASES=1000 for a short run.
+CASES ?= 100000
+test-asan: $(STAMP)
+	$(BIN)/python tests/sanitized.py address tests/unit/fuzz_storage.py --cases $(CASES)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

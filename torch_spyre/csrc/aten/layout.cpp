@@ -196,13 +196,15 @@ std::string SpyreTensorLayout::repr() const {
 }
 
 int64_t SpyreTensorLayout::device_bytes() const {
+  // An empty dim first: the others may be of any size.
+  if (device_size.empty() || std::find(device_size.begin(), device_size.end() - 1, 0) != device_size.end() - 1)
+    return 0;
   int64_t bytes = kStickBytes;
   for (size_t d = 0; d + 1 < device_size.size(); ++d) {
-    if (device_size[d] == 0) return 0;
     TORCH_CHECK(!c10::mul_overflows(bytes, device_size[d], &bytes), "Storage size calculation overflowed with ",
                 repr());
   }
-  return device_size.empty() ? 0 : bytes;
+  return bytes;
 }
 
 LayoutPtr intern(SpyreTensorLayout layout) {
