@@ -39,6 +39,13 @@ def test_warns_once_with_the_users_line_and_counts() -> None:
     assert "aten.lgamma.default" in str(torch_spyre.report())
 
 
+def test_counts_without_a_warning_on_request() -> None:
+    with knobs.patch(fallback_warn=False), warnings.catch_warnings():
+        warnings.simplefilter("error", fallbacks.FallbackWarning)
+        card(3, 1, 2).lgamma()
+    assert [row.op for row in torch_spyre.report()] == ["aten.lgamma.default"]
+
+
 def test_report_starts_empty() -> None:
     assert list(torch_spyre.report()) == []
     assert str(torch_spyre.report()).startswith("no op fell back to cpu")

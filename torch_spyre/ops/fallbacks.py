@@ -371,7 +371,8 @@ def _warn(op: Any, reason: str) -> None:
         if str(op) in _rows:
             return
         _rows[str(op)] = Fallback(str(op), reason, line=f"{file}:{line}")
-    warnings.warn_explicit(FallbackWarning(f"{op} is falling back to cpu"), None, file, line)
+    if knobs.get("fallback_warn"):
+        warnings.warn_explicit(FallbackWarning(f"{op} is falling back to cpu"), None, file, line)
 
 
 def _count(op: Any, reason: str, moved_bytes: int) -> None:
