@@ -49,6 +49,8 @@ def stream(
     instructions: list[Instruction], scratch: Scratch, registers: int, room: int
 ) -> tuple[list[Instruction], int]:
     """Puts runs of instructions into loops until their temporaries fit into `room` bytes; also the registers used."""
+    if sum(scratch.sizes) > room // 2:
+        instructions = _numbers_first(instructions)
     position = 0
     while position < len(instructions):
         runs = _find_runs(instructions, scratch, position)
@@ -65,6 +67,23 @@ def stream(
         registers += sum(isinstance(inst, (asm.LoopInst, asm.SopInst)) for inst in body)
         position = run.start + len(body)
     return instructions, registers
+
+
+def _numbers_first(instructions: list[Instruction]) -> list[Instruction]:
+    """Numbers that are the same for all elements before the tiles that do not use them, so that they cut no run."""
+    result: list[Instruction] = []
+    for inst in instructions:
+        place = len(result)
+        if isinstance(inst, asm.IotaInst) and not inst.dims:
+            own = {s for operand in outputs_of(inst) for s in _symbols(operand)}
+            while own and place and isinstance(result[place - 1], _TILE) and not own & _mentioned(result[place - 1]):
+                place -= 1
+        result.insert(place, inst)
+    return result
+
+
+def _mentioned(inst: Instruction) -> set[int]:
+    return {s for operand in (*outputs_of(inst), *inputs_of(inst)) for s in _symbols(operand)}
 
 
 def _symbols(operand: Operand) -> list[int]:
