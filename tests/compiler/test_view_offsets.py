@@ -354,3 +354,8 @@ def test_another_process_plans_nothing_for_other_offsets(tmp_path: Path) -> None
 
 def test_the_sanitizer_finds_nothing(tmp_path: Path) -> None:
     assert process(tmp_path, 2, 4, SPYRE_SANITIZE="1")["good"]
+
+
+def test_a_kernel_directory_serves_all_offsets(tmp_path: Path) -> None:
+    """Compiled kernels as JobPlans, which check the layouts of their arguments by themselves."""
+    assert process(tmp_path, 0, 3, DUMP_SPYRE_CODE="1")["good"]

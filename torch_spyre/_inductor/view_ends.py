@@ -14,6 +14,7 @@ from dataclasses import replace
 from torch_spyre._inductor.passes.indirect import table_sizes
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Layout, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index, bounds, decompose, term_range
+from torch_spyre.constants import STICK_BYTES
 
 
 def extents(graph: Graph) -> dict[str, tuple[int, ...]] | None:
@@ -38,7 +39,7 @@ def bytes_of(layout: Layout, extent: tuple[int, ...]) -> int:
     last = 0
     for size, reached in zip(layout.device_size[:-1], extent[:-1], strict=True):
         last = last * size + reached - 1
-    return (last + 1) * 128
+    return (last + 1) * STICK_BYTES
 
 
 def _extent(buffer: Buffer, layout: Layout) -> tuple[int, ...] | None:
