@@ -2,7 +2,8 @@
 # pytest tests/compiler/test_any_size.py
 """Any operation that fits in card memory runs: trips, copies that lie together and parts keep each core in its span.
 
-Values are checked with a span of a few KiB, so that small tensors need all of it; true sizes are in test_large_ops.py. Compiled ones run with `-m slow`.
+Values are checked with a span of a few KiB, so that small tensors need all of it; true sizes are in
+test_large_ops.py. Compiled ones run with `-m slow`.
 """
 
 from __future__ import annotations
