@@ -2,7 +2,8 @@
 # pytest tests/compiler/test_any_size.py
 """Any operation that fits in card memory runs: trips, copies that lie together and parts keep each core in its span.
 
-Values are checked with a span of a few KiB, so that small tensors need all of it; true sizes are in test_large_ops.py.
+Values are checked with a span of a few KiB, so that small tensors need all of it; true sizes are in
+test_large_ops.py. Compiled ones run with `-m slow`.
 """
 
 from __future__ import annotations
@@ -106,7 +107,9 @@ def changed_plans(before: int) -> bool:
     return any(stage.explain(g) for g in graphs for stage in (span_loops, compaction, parts))
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "compiled", [pytest.param(False, id="eager"), pytest.param(True, id="compiled", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", [*EXACT, *ROUNDED])
 def test_values_within_a_short_span(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit as with the whole span, except where sums are made in parts; those are right to one rounding."""

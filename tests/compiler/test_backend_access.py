@@ -298,6 +298,21 @@ def test_a_core_may_not_span_more_than_256_mib() -> None:
         program(1).compile()
 
 
+def test_the_span_counts_for_one_iteration_of_a_loop() -> None:
+    """One core that takes the rows one by one starts anew at each; the loop is not absorbed into one long access."""
+    stride = 150 << 20
+    w = Writer((1,))
+    view = w.view(w.argument("a", np.zeros(1)), [4, 8], strides=[stride, 1])
+    first, last, step = w.index(0), w.index(4), w.index(1)
+    w.add(f"scf.for %row = {first} to {last} step {step} {{")
+    tile = w.tile(view, [4, 8], "f16", ["%row", first], [1, 8])
+    w.store(w.op(f"arith.negf {w.load(tile)} : tensor<1x8xf16>"), tile)
+    w.add("}")
+    program = w.compile()
+    assert any("loop" in str(inst).lower() for inst in program.instructions)
+    assert program.args[0].bytes == stride * 6 + 16
+
+
 @pytest.mark.parametrize("space", ["#ktdp.memory_space<ct_local>", "#ktdp.spyre_memory_space<LX>"])
 def test_scratchpad_views_in_both_spellings(space: str) -> None:
     a = f16(4, 64)
