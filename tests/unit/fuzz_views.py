@@ -146,17 +146,22 @@ def next_pair(draw: random.Random, pair: Pair) -> Pair | None:
     shape = (pair.card.shape, pair.card.stride())
     made = both(lambda: call(pair.host), lambda: call(pair.card), grows)
     assert shape == (pair.card.shape, pair.card.stride()), "the tensor itself has changed"
+    define_new(pair, before)
     if made is None:
         return None
     host, card = made
     if beyond(host):
         assert host.numel() > MOST or isinstance(attempt(card.cpu), RuntimeError), "elements that do not exist"
         return None
-    after = host.untyped_storage().nbytes() // host.element_size()
-    if after > before and host.untyped_storage()._cdata == pair.host.untyped_storage()._cdata:
-        for side in (host, card):  # new memory holds anything
-            elements(side, before, after - before).zero_()
     return Pair(host, card)
+
+
+def define_new(pair: Pair, before: int) -> None:
+    """New memory holds anything. A host storage grows even where resize_ then refuses the memory format."""
+    after = pair.host.untyped_storage().nbytes() // pair.host.element_size()
+    if after > before:
+        for side in (pair.host, pair.card):
+            elements(side, before, after - before).zero_()
 
 
 def write(draw: random.Random, pair: Pair) -> None:
