@@ -48,6 +48,12 @@ def slow(x: torch.Tensor, times: int = 40) -> None:
         x.add_(1)
 
 
+def test_published_module() -> None:
+    from torch_spyre import streams
+
+    assert streams.Stream is torch.spyre.Stream and streams.synchronize is torch.spyre.synchronize
+
+
 def test_pools() -> None:
     """Round robin over 32 streams of each priority; the default stream is none of them."""
     low, high = ([torch.spyre.Stream(priority=p) for _ in range(33)] for p in (0, -1))
