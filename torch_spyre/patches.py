@@ -19,6 +19,7 @@ backend; and the default backend first imports the registration when it meets a 
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
@@ -63,6 +64,12 @@ PATCHED = frozenset(
 )
 
 
+def _with_own_signature(function: Any) -> Any:
+    """Says what the function itself takes: what it wraps is a builtin, of which `inspect` knows nothing."""
+    function.__signature__ = inspect.signature(function, follow_wrapped=False)
+    return function
+
+
 def _print_from_host() -> None:
     """Printing computes on the tensor (abs, isfinite, masked_select). PyTorch copies tensors of a fixed list of devices
     to the host first; a device cannot put itself on that list."""
@@ -91,7 +98,7 @@ def _to_with_layout() -> None:
         device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
         return tensors.to_with_layout(self, device_layout, dtype, device, non_blocking, copy)
 
-    torch.Tensor.to = to
+    torch.Tensor.to = _with_own_signature(to)
 
 
 def _empty_with_layout() -> None:
@@ -108,7 +115,7 @@ def _empty_with_layout() -> None:
         shape = kwargs.pop("size", size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
         return tensors.empty_with_layout(shape, device_layout, **kwargs)
 
-    torch.empty = empty
+    torch.empty = _with_own_signature(empty)
 
 
 def _modules_in_matmul_layout() -> None:
@@ -155,7 +162,7 @@ def _guard_older_files(name: str) -> None:
             serialization.refuse_older_files()
         return original(self, *args)
 
-    setattr(torch.UntypedStorage, name, on_host)
+    setattr(torch.UntypedStorage, name, _with_own_signature(on_host))
 
 
 def _send_to_processes() -> None:
@@ -196,7 +203,7 @@ def _guard_dlpack(owner: Any, name: str) -> None:
             serialization.refuse_dlpack(tensor)
         return original(tensor, *args, **kwargs)
 
-    setattr(owner, name, export)
+    setattr(owner, name, _with_own_signature(export))
 
 
 def _safetensors_onto_the_card() -> None:

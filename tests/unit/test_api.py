@@ -6,6 +6,7 @@ torch.spyre and torch.accelerator: every name answers, questions start no card, 
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -200,3 +201,9 @@ def test_generic_names_reach_the_device() -> None:
     assert torch.accelerator.current_accelerator().type == "spyre"
     torch.manual_seed(3)
     assert torch.spyre.initial_seed() == 3
+
+
+def test_signatures_of_what_is_wrapped_can_be_read() -> None:
+    for function in (torch.Tensor.to, torch.empty):
+        assert "device_layout" in inspect.signature(function).parameters
+    assert "tensor" in inspect.signature(torch.to_dlpack).parameters

@@ -4,9 +4,11 @@
 // then; the card makes the next owner's work wait for that, whatever streams they are on.
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <pybind11/pybind11.h>
 #include <torch/library.h>
 
 #include <array>
+#include <atomic>
 #include <mutex>
 
 #include "device.h"
@@ -70,10 +72,13 @@ void report(const StorageRecord& r, int64_t change) {
   notify_memory_hook(r.device, r.address, change);
 }
 
+std::atomic<uint64_t> frees{0};
+
 void delete_record(void* context) {
   std::unique_ptr<StorageRecord> r(static_cast<StorageRecord*>(context));
   if (r->bytes == 0 || in_bad_fork()) return;
   card_of(r->device).free(r->address);
+  frees.fetch_add(1, std::memory_order_relaxed);
   state_of(r->device).remove(r->bytes, r->bytes);
   report(*r, -static_cast<int64_t>(r->bytes));
 }
@@ -88,6 +93,18 @@ void delete_record(void* context) {
   const uint64_t total = card.total_bytes(), used = card.allocated_bytes();
   TORCH_CHECK_WITH(OutOfMemoryError, false, "spyre:", static_cast<int>(device), " out of memory: tried to allocate ",
                    bytes, " bytes; ", total - used, " of ", total, " bytes are free. ", error.what());
+}
+
+/// Card memory; what Python's dead cycles hold is not missing.
+uint64_t take(c10::DeviceIndex device, uint64_t bytes) {
+  for (bool again = true;; again = false) {
+    try {
+      return card_of(device).allocate(bytes);
+    } catch (const card::Error& e) {
+      if (e.kind() != "OutOfMemory") raise(e);
+      if (!again || !free_dead_cycles()) out_of_memory(device, bytes, e);
+    }
+  }
 }
 
 struct SpyreAllocator final : c10::DeviceAllocator {
@@ -174,6 +191,14 @@ const bool registered = [] {
 
 }  // namespace
 
+bool free_dead_cycles() {
+  if (!Py_IsInitialized()) return false;
+  const auto before = frees.load(std::memory_order_relaxed);
+  pybind11::gil_scoped_acquire gil;
+  pybind11::module_::import("gc").attr("collect")();
+  return frees.load(std::memory_order_relaxed) != before;
+}
+
 c10::Allocator* allocator() { return &the_allocator(); }
 c10::DeviceAllocator* device_allocator() { return &the_allocator(); }
 
@@ -186,15 +211,9 @@ c10::DataPtr allocate(c10::DeviceIndex device, uint64_t bytes, LayoutPtr layout,
   r->set_host_shape(size, stride);
   void* token = nullptr;
   if (bytes > 0) {
-    auto& card = card_of(device);
     // What no segment holds need not be rounded, which might overflow: the card refuses it.
     const uint64_t rounded = bytes > card::kSegmentBytes ? bytes : whole_sticks(bytes);
-    try {
-      r->address = card.allocate(rounded);
-    } catch (const card::Error& e) {
-      if (e.kind() == "OutOfMemory") out_of_memory(device, rounded, e);
-      raise(e);
-    }
+    r->address = take(device, rounded);
     r->bytes = rounded;
     state_of(device).add(rounded, rounded);
     report(*r, static_cast<int64_t>(rounded));

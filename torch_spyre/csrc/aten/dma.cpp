@@ -51,15 +51,14 @@ void dma_in(const void* host, c10::ScalarType host_dtype, c10::IntArrayRef host_
   const auto device = device_tensor(record, stride, offset);
   if (host_dtype == at::kByte) {
     const auto words = as_words(host, size, host_stride);
-    on_card([&] {
+    with_memory([&] {
       card.dma_in(host_tensor(words.data_ptr(), device.format, size, words.strides()), device, true, stream);
     });
     return;
   }
   const auto format = static_cast<int>(host_format(host_dtype));
   const bool blocking = keep == nullptr;
-  on_card(
-      [&] { card.dma_in(host_tensor(host, format, size, host_stride), device, blocking, stream, std::move(keep)); });
+  with_memory([&] { card.dma_in(host_tensor(host, format, size, host_stride), device, blocking, stream, keep); });
 }
 
 void dma_out(const StorageRecord& record, c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, void* host,

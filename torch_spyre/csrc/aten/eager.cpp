@@ -537,11 +537,11 @@ void register_structured_ops() {
   // The composite kernels of the first two only say that a device must bring its own; that of the third asks for a
   // result in the memory format that the strides of a view suggest. Those of the others call several ops that each
   // round to the element type, where compiled graphs round once.
-  for (const char* name : {"aten::convolution_overrideable", "aten::convolution_backward_overrideable",
-                           "aten::constant_pad_nd", "aten::native_layer_norm", "aten::native_group_norm",
-                           "aten::logsumexp", "aten::celu", "aten::binary_cross_entropy_with_logits",
-                           "aten::soft_margin_loss", "aten::soft_margin_loss_backward", "aten::addr", "aten::addr.out",
-                           "aten::dist"}) {
+  for (const char* name :
+       {"aten::convolution_overrideable", "aten::convolution_backward_overrideable", "aten::constant_pad_nd",
+        "aten::native_layer_norm", "aten::native_group_norm", "aten::logsumexp", "aten::celu",
+        "aten::binary_cross_entropy_with_logits", "aten::soft_margin_loss", "aten::soft_margin_loss_backward",
+        "aten::addr", "aten::addr.out", "aten::dist"}) {
     library->impl(name, torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
   }
 }

@@ -23,4 +23,18 @@ decltype(auto) on_card(F&& f) {
   }
 }
 
+/// Lets Python collect its dead cycles. True if one of them held memory of a card.
+bool free_dead_cycles();
+
+/// Calls into the card that take memory, through this: they are made again if Python's dead cycles held some.
+template <typename F>
+decltype(auto) with_memory(F&& f) {
+  try {
+    return f();
+  } catch (const card::Error& e) {
+    if (e.kind() != "OutOfMemory" || !free_dead_cycles()) raise(e);
+  }
+  return on_card(f);
+}
+
 }  // namespace spyre

@@ -150,7 +150,7 @@ void submit(c10::DeviceIndex device, const std::shared_ptr<const card::Program>&
       program->prove(scalars);
     });
   }
-  on_card([&] { card_of(device).launch(program, buffers, scalars, current_stream_id(device)); });
+  with_memory([&] { card_of(device).launch(program, buffers, scalars, current_stream_id(device)); });
   if (C10_UNLIKELY(launch_blocking.load(std::memory_order_relaxed))) synchronize_stream(current_stream(device));
   if (card::sanitize_mode() != card::Sanitize::off) {
     for (const auto& warning : card::new_sanitizer_warnings()) TORCH_WARN(warning);

@@ -242,7 +242,7 @@ void write_host_bytes(const c10::Storage& storage, const at::Tensor& bytes) {
     const auto n = std::min<size_t>(bytes.numel(), storage.nbytes());
     auto in = std::as_bytes(std::span(static_cast<const uint8_t*>(bytes.data_ptr()), n));
     Recording::spoil_active("values from the host");
-    on_card([&] { card_of(r.device).write(r.address, in, current_stream_id(r.device)); });
+    with_memory([&] { card_of(r.device).write(r.address, in, current_stream_id(r.device)); });
     return;
   }
   auto whole = zero_bytes(host_bytes(r.dma_sizes, r.dma_strides, r.host_dtype));
