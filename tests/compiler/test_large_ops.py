@@ -47,9 +47,16 @@ NAMED = {
 }  # fmt: skip
 
 
+# A tile loop of a compiled graph keeps a dim that is reduced at once whole, however much scratch that takes.
+COMPILED_GAPS = ("softmax", "amax")
+
+
 @pytest.mark.parametrize("compiled, cores", [(False, 1), (False, 32), (True, 32)])
 @pytest.mark.parametrize("name", NAMED)
-def test_ordinary_calls_of_large_tensors(name: str, compiled: bool, cores: int) -> None:
+def test_ordinary_calls_of_large_tensors(name: str, compiled: bool, cores: int, request: pytest.FixtureRequest) -> None:
+    if compiled and name in COMPILED_GAPS:
+        gap = "compiled reductions over the rows of more than 256 MiB need more scratch than a core has"
+        request.applymarker(pytest.mark.xfail(reason=gap, raises=Exception, strict=True))
     with timing_only(), config.patch(sencores=cores):
         torch._dynamo.reset()
         f = NAMED[name]

@@ -137,8 +137,8 @@ def test_key_and_value_heads_are_not_repeated() -> None:
     sizes: list[int] = []
     original = stages.plan
 
-    def spy(graph: Any, inputs: Any) -> Any:
-        planned = original(graph, inputs)
+    def spy(graph: Any, inputs: Any, *how: Any) -> Any:
+        planned = original(graph, inputs, *how)
         sizes.extend(b.numel for b in planned.graph.buffers.values() if b.kind == "temp")
         return planned
 

@@ -100,10 +100,10 @@ def test_weights_are_read_once_and_never_re_laid(make: Any, mode: str, rows: int
     run = torch.compile(module, dynamic=False) if mode == "compiled" else module
     args = on_card(routed(rows, used))
     products = [r for r in _compiled_by(lambda: run(*args)) if "batchmatmul" in _ops(r)]
-    assert len(products) == (2 if used == EXPERTS else 2 * used), "experts at work, all of them in one product"
+    assert len(products) == 2, "all experts in one product, or one program that serves each of them"
     for record in products:
         assert "ReStickifyOpHBM" not in _ops(record)
-    weights = used * 3 * HIDDEN * INNER * 2
+    weights = (used if used == EXPERTS else 1) * 3 * HIDDEN * INNER * 2
     assert weights < sum(map(bytes_moved, products)) <= 1.15 * weights, "the rest are rows"
 
 

@@ -36,8 +36,11 @@ _OVERLAP = (
     "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
     "Please clone() the tensor before performing the operation."
 )
-# Refused for reasons of the host: what it has no kernel for, or not in these dtypes.
-_OF_THE_HOST = re.compile(r"not implemented for '(Half|BFloat16|Float8_\w+)'|^histogram|DefaultCPUAllocator")
+# Refused for reasons of the host: what it has no kernel for, or not in these dtypes, or not in two float types at once.
+_OF_THE_HOST = re.compile(
+    r"not implemented for '(Half|BFloat16|Float8_\w+)'|^\"?histogram|DefaultCPUAllocator"
+    r"|expected scalar type (Half|BFloat16|Float) but found (Half|BFloat16|Float)"
+)
 _DTYPES = re.compile(
     r"not implemented for '(Bool|Byte|Char|Short|Int|Long)'|can't be cast to the desired output type|Found dtype"
     r"|does not support bool|Boolean inputs not supported|only support floating point|Unsupported input type"

@@ -87,7 +87,7 @@ def _picked(x: Tensor, rows: list[int]) -> Tensor:
 
 
 def _on_card(places: list[int], x: Tensor) -> Tensor:
-    return torch.tensor(places, dtype=torch.int32).to(x.device)
+    return torch.tensor(places, dtype=torch.int64).to(x.device)
 
 
 def _grouped_mm(

@@ -167,8 +167,10 @@ StorageRecord& record_of(const at::TensorBase& tensor) {
 
 void check_inside(const c10::Storage& storage, c10::ScalarType dtype, c10::IntArrayRef size, c10::IntArrayRef stride,
                   int64_t offset) {
+  const auto& data = storage.data_ptr();
+  if (data.get() == nullptr && data.get_context() == nullptr) return;  // a fake tensor has no memory to leave
   const int64_t wanted = host_bytes(size, stride, dtype, offset);
-  const int64_t held = held_bytes(record_of(storage.data_ptr()), storage, dtype, wanted);
+  const int64_t held = held_bytes(record_of(data), storage, dtype, wanted);
   TORCH_CHECK(wanted <= held, "setStorage: sizes ", size, ", strides ", stride, ", storage offset ", offset,
               ", and itemsize ", c10::elementSize(dtype), " requiring a storage size of ", wanted,
               " are out of bounds for storage of size ", held);
