@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from torch_spyre import _C
-from torch_spyre._inductor.interface import SpyreInterface
+from torch_spyre.device.interface import SpyreInterface
 from torch_spyre.errors import InvalidArgument
 
 

@@ -192,7 +192,7 @@ class SpyreDeviceOpOverrides(DeviceOpOverrides):
     """Snippets of generated host code; streams and guards are the launcher's business."""
 
     def import_get_raw_stream_as(self, name: str) -> str:
-        return f"from torch_spyre._inductor.interface import get_raw_stream as {name}"
+        return f"from torch_spyre.device.interface import get_raw_stream as {name}"
 
     def set_device(self, device_idx: int) -> str:
         return f"torch.spyre.set_device({device_idx})"

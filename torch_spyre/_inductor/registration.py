@@ -15,8 +15,8 @@ from torch._inductor.codegen.common import register_backend_for_device, register
 from torch_spyre import patches
 from torch_spyre._inductor import config, lowering, recompute
 from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
-from torch_spyre._inductor.interface import SpyreInterface
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.device.interface import SpyreInterface
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops import decompositions
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-Tensor = torch.Tensor
 _library = torch.library.Library("spyre", "FRAGMENT")
 _FP8_MOST = 448.0  # the largest number of float8_e4m3fn
 
