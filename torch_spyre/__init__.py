@@ -39,7 +39,7 @@ def _autoload() -> None:
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
     from torch_spyre import _C, knobs, logging_config, patches
     from torch_spyre.device import api
-    from torch_spyre.ops import amp, attention, composites, dense_only, fused_layers, grouped
+    from torch_spyre.ops import amp, attention, composites, dense_only, fused_layers, grouped, published
 
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()
@@ -50,6 +50,7 @@ def _autoload() -> None:
     fused_layers.register()
     grouped.register()
     amp.register()
+    published.register()
     logging_config.register_with_torch()
     vars(_C)["__getattr__"] = _extension_attribute
     _C.set_eager_compiler(_compile_op)

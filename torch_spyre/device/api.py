@@ -45,7 +45,7 @@ from torch_spyre.device.random import (
     set_rng_state_all,
 )
 from torch_spyre.device.streams import Event, Stream, current_stream, default_stream, stream, synchronize
-from torch_spyre.device.tensors import empty_with_layout, to_with_layout
+from torch_spyre.device.tensors import empty_with_layout, from_device, to_with_layout
 from torch_spyre.smi import publish
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "device_of",
     "empty_cache",
     "empty_with_layout",
+    "from_device",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",

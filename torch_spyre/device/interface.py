@@ -10,6 +10,10 @@ from torch._dynamo.device_interface import DeviceInterface
 
 from torch_spyre.device.properties import SpyreDeviceProperties
 
+# What PyTorch's own interfaces keep for their compile workers.
+caching_worker_device_properties: dict[str, Any] = {}
+caching_worker_current_devices: dict[str, int] = {}
+
 
 def get_raw_stream(device_index: int) -> int:
     """Number of the stream that launches of this thread go to: 0 is the default stream. Generated code calls it too."""

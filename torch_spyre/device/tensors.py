@@ -25,6 +25,11 @@ def device_tensor_layout(tensor: torch.Tensor) -> Any:
     return _C.get_spyre_tensor_layout(tensor)
 
 
+def from_device(tensor: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """The tensor on the host; a tensor that is there is itself."""
+    return tensor.to("cpu", non_blocking=non_blocking)
+
+
 def empty_with_layout(
     size: Sequence[int], layout: Any, dtype: torch.dtype | None = None, device: Any = None, **options: Any
 ) -> torch.Tensor:

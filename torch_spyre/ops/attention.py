@@ -9,6 +9,7 @@ eager, compiled and backward all start here.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -67,6 +68,42 @@ def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) ->
     return (powers / torch.where(nothing, 1.0, total)).to(x.dtype)
 
 
+def fused_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """PyTorch's op for devices with an attention of their own: the result, logarithms of the sums of exponentials, and
+    what others keep for a backward pass, which here follows from the steps."""
+    groups = key.shape[-3] != query.shape[-3]
+    form = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": groups}
+    result = attention(query, key, value, attn_bias, **form)
+    with torch.no_grad():
+        sums = _log_sums(query, key, attn_bias, is_causal, scale)
+    none = torch.empty(0, dtype=torch.int64, device=query.device)
+    mask = torch.empty(0, dtype=query.dtype, device=query.device)
+    return result, sums, none, none.clone(), query.shape[-2], key.shape[-2], none.clone(), none.clone(), mask
+
+
+def _log_sums(
+    query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None, is_causal: bool, scale: float | None
+) -> torch.Tensor:
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    keys = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    scores = torch.matmul(query.to(torch.float32) * factor, keys.to(torch.float32).transpose(-2, -1))
+    if is_causal:
+        bias = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    if bias is not None:
+        scores = torch.where(bias, scores, -math.inf) if bias.dtype == torch.bool else scores + bias
+    return torch.logsumexp(scores, -1)
+
+
 def _grouped(x: torch.Tensor, groups: int) -> torch.Tensor:
     """[…, heads, rows, n] -> […, heads / groups, groups * rows, n]."""
     return x if groups == 1 else x.unflatten(-3, (-1, groups)).flatten(-3, -2)
@@ -100,3 +137,4 @@ def register() -> None:
     """For recorded and for plain calls; called once, when the device is loaded."""
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         _library.impl("scaled_dot_product_attention", attention, key)
+        _library.impl("_scaled_dot_product_fused_attention_overrideable", fused_attention, key)

@@ -7,12 +7,14 @@ Eager ops and compiled graphs use the same table.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops import (
@@ -347,14 +349,48 @@ def _of_pytorch() -> dict[Any, Decomposition]:
     return {op: fn for op, fn in decomposition_table.items() if missing(op)}
 
 
-def register() -> None:
-    """Enters the table; called once, when the device is registered with Inductor."""
+def _enter(entries: Mapping[Any, Decomposition]) -> None:
     from torch._inductor import decomposition
 
-    from torch_spyre._inductor.lowering_functions import WHOLE
-
-    entries = {**_of_pytorch(), **dict.fromkeys(WHOLE, _keep), **TABLE}
     # The second is a cached union of the first with decompositions of random numbers.
     for table in (decomposition.decompositions, decomposition.fast_random_decomps()):
         for op, ours in entries.items():
             table[op] = _guarded(ours, table.get(op))
+
+
+def register() -> None:
+    """Enters the table; called once, when the device is registered with Inductor."""
+    from torch_spyre._inductor.lowering_functions import WHOLE
+
+    _enter({**_of_pytorch(), **dict.fromkeys(WHOLE, _keep), **TABLE})
+
+
+def register_spyre_decomposition(ops: Any) -> Callable[[Decomposition], Decomposition]:
+    """A decorator: on the card these ops are what the function makes of them, eager and compiled. It returns
+    NotImplemented for a call that it does not mean, which is then taken as before. Eager calls of an op that PyTorch
+    itself cuts into others before it asks a device (CompositeImplicitAutograd) arrive as those."""
+    from torch_spyre._inductor import registration  # noqa: F401  (our own entries come first)
+    from torch_spyre.ops import eager_cache
+
+    wanted = ops if isinstance(ops, (list, tuple)) else [ops]
+    overloads = [o for op in wanted for o in ([op] if not hasattr(op, "overloads") else _every(op))]
+
+    def enter(function: Decomposition) -> Decomposition:
+        _enter(dict.fromkeys(overloads, function))
+        for op in overloads:
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+                _C._take_eagerly(op.name())
+        eager_cache.changed_by(f"{overloads} {function.__module__}.{function.__qualname__} {_text_of(function)}")
+        return function
+
+    return enter
+
+
+def _text_of(function: Any) -> str:
+    """What tells a function from one of the same name in a later process."""
+    code = inspect.unwrap(function).__code__
+    return f"{code.co_code.hex()} {code.co_names} {[c for c in code.co_consts if not inspect.iscode(c)]}"
+
+
+def _every(packet: Any) -> list[Any]:
+    return [getattr(packet, name) for name in packet.overloads()]

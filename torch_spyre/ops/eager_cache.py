@@ -35,6 +35,16 @@ class _NoKey(Exception):
     """A value that cannot be part of a key."""
 
 
+_changes: list[str] = []
+
+
+def changed_by(text: str) -> None:
+    """Ops are lowered otherwise from now on, as a user's own rule says: what is known of them is no more."""
+    _changes.append(text)
+    _fingerprint.cache_clear()
+    _C.clear_eager_cache()
+
+
 @functools.cache
 def _fingerprint() -> str:
     """Hash of what decides how an op is lowered: the compiler, and the ops and decompositions beside this file."""
@@ -42,6 +52,7 @@ def _fingerprint() -> str:
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())
     digest.update(torch.__version__.encode())
+    digest.update(repr(_changes).encode())
     return digest.hexdigest()
 
 

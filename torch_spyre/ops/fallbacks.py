@@ -108,6 +108,40 @@ def compile_or_run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return "result", _run(op, *whole, reason)
 
 
+_registered: dict[Any, Callable[..., Any]] = {}
+
+
+def register_fallback(ops: Sequence[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: eager calls of these ops run the function on the CPU. It gets the call's arguments there; results,
+    and what it writes to ``out=`` or in place, come back to the card. Warned about and counted like any fallback."""
+    wanted = [ops] if isinstance(ops, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) else list(ops)
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _registered.update((overload, function) for op in wanted for overload in _overloads(op))
+        _C.clear_eager_cache()  # plans that are known for these ops
+        return function
+
+    return register
+
+
+def register_fallback_default(ops: Sequence[Any]) -> None:
+    """Eager calls of these ops run on the CPU as they are."""
+    for op in [ops] if isinstance(ops, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) else ops:
+        for overload in _overloads(op):
+            register_fallback([overload])(overload)
+
+
+def unregister_fallback(ops: Sequence[Any]) -> None:
+    """The card takes these ops again."""
+    for op in ops:
+        for overload in _overloads(op):
+            _registered.pop(overload, None)
+
+
+def _overloads(op: Any) -> list[Any]:
+    return [op] if isinstance(op, torch._ops.OpOverload) else [getattr(op, name) for name in op.overloads()]
+
+
 def hide_from_dynamo(entry: Callable[..., Any]) -> None:
     """After a graph break Dynamo would trace the compiler itself: this function and all it calls run as they are."""
     frames = torch._C._dynamo.eval_frame
@@ -124,6 +158,8 @@ def _enabled() -> bool:
 
 def _without_compiler(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
     """Ops that never have a plan: the value of a result, or the draw of a generator, cannot be part of one."""
+    if op in _registered:
+        return "register_fallback has a function for it"
     if torch.Tag.nondeterministic_seeded in op.tags and op._schema.name.split("::")[-1] not in ON_CARD:
         return "random numbers of this distribution are drawn on the host"
     returns = [str(r.type) for r in op._schema.returns]
@@ -302,11 +338,21 @@ def _run(op: Any, args: Sequence[Any], kwargs: dict[str, Any], reason: str) -> A
             return target
         host = _Host(op, args, kwargs)
         with _random_numbers(op, host):
-            result = _HOST_FORMS.get(op, op)(*host.args, **host.kwargs)
+            result = _call_on_host(op, host)
         host.write_back(op)
         moved = _map(functools.partial(_back, op, host), result)
     _count(op, reason, host.moved_bytes)
     return moved
+
+
+def _call_on_host(op: Any, host: _Host) -> Any:
+    own = _registered.get(op, op)
+    out = host.kwargs.get("out")
+    if own is op or out is None:
+        return (_HOST_FORMS.get(op, op) if own is op else own)(*host.args, **host.kwargs)
+    # A user's function makes its result; that it goes to out= is our business.
+    made = own(*host.args, **{name: x for name, x in host.kwargs.items() if name != "out"})
+    return out.resize_(made.shape).copy_(made)
 
 
 def _back(op: Any, host: _Host, result: Any) -> Any:
@@ -361,6 +407,11 @@ def _random_numbers(op: Any, host: _Host) -> Iterator[None]:
 
 
 # Warning and counting
+
+
+def warn_fallback(op: Any) -> None:
+    """Warns that an op runs on the CPU, once for each op."""
+    _warn(op, "a user's function warns")
 
 
 def _warn(op: Any, reason: str) -> None:

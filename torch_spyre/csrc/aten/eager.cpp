@@ -451,6 +451,8 @@ void run_eager(const c10::OperatorHandle& op, Stack* stack, int written) {
   if (plan) run_plan(op, stack, call, *plan);
 }
 
+torch::Library& eager_library();
+
 void bind_eager(py::module_& m) {
   py::class_<EagerPlan, std::shared_ptr<EagerPlan>>(m, "EagerPlan",
                                                     "A launch plan and how it maps to the tensors of an op call.")
@@ -476,6 +478,16 @@ void bind_eager(py::module_& m) {
         compiler = callable.is_none() ? nullptr : callable.release().ptr();
       },
       py::arg("callable"), "callable(op_overload, args, kwargs) -> EagerPlan or (\"result\", value).");
+  m.def(
+      "_take_eagerly",
+      [](const std::string& name) {
+        const auto dot = name.find('.');
+        const auto overload = dot == std::string::npos ? "" : name.substr(dot + 1);
+        const auto op = c10::Dispatcher::singleton().findOp({name.substr(0, dot), overload});
+        if (!op || name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return;
+        eager_library().impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+      },
+      py::arg("name"), "Calls of an op of aten come to the eager compiler as they are, not cut into others.");
   m.def(
       "_without_warnings",
       [](const py::function& callable) {
@@ -517,11 +529,17 @@ void bind_eager(py::module_& m) {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>()); }
 
+/// Where ops get the boxed kernel that only some of them need.
+torch::Library& eager_library() {
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  return *library;
+}
+
 /// Structured ops would first allocate outputs in the default layout and then arrive as their out= variant. They come
 /// here as they were called instead, so that the compiler chooses the layout and one plan does the work.
 void register_structured_ops() {
-  static auto* library =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto* library = &eager_library();
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto structured =
       dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
