@@ -162,6 +162,18 @@ def test_antialiased_interpolation(mode: str, corners: bool) -> None:
     check(lambda x: F.interpolate(x, (5, 30), mode=mode, antialias=True, align_corners=corners), [floats(2, 3, 17, 23)])
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_antialiased_interpolation_of_bytes(mode: str, memory_format: torch.memory_format) -> None:
+    """Rounded and kept in 0 … 255, in the order of dims of the input, as on the CPU. Values of 0 and 255 make the cubic
+    filter leave that range; the oracle computes in float64 what the CPU computes with weights of 16 bits."""
+    x = (torch.rand(2, 3, 17, 23) > 0.5).to(torch.uint8).mul(255).contiguous(memory_format=memory_format)
+    host = F.interpolate(x.double(), (5, 30), mode=mode, antialias=True)
+    got = F.interpolate(x.to("spyre"), (5, 30), mode=mode, antialias=True)
+    assert got.dtype == torch.uint8 and got.is_contiguous(memory_format=memory_format)
+    assert (got.cpu().double() - host.clamp(0, 255)).abs().max() <= 0.5 + 1e-4  # fp32 sums before they are rounded
+
+
 @pytest.mark.parametrize("reduction", ["mean", pytest.param("none", marks=slow)])
 @pytest.mark.parametrize("p", [1, 2])
 def test_multi_margin_loss(p: int, reduction: str) -> None:

@@ -92,6 +92,13 @@ def test_a_stopped_run_goes_on_and_the_difference_is_told(finished: Path, capsys
     assert f"## newly passing: 1\n\n- `{FILE}::TestHost::test_pass`" in text
 
 
+def test_a_file_that_one_run_left_out_has_not_changed() -> None:
+    old = {"a.py::A::test_x": "pass", "a.py::A::test_y": "pass", "b.py::B::test_z": "pass"}
+    changes = report.difference(old, {"a.py::A::test_x": "crash", "c.py::C::test_w": "fail"})
+    assert changes["newly failing"] == ["a.py::A::test_x"] and changes["gone"] == ["a.py::A::test_y"]
+    assert not changes["newly passing"] and not changes["new tests that fail"]
+
+
 def test_shards_are_a_partition() -> None:
     config = load(SAMPLE)
     tests = [TestId("test_a.py", "TestA", f"test_{n}") for n in range(200)]

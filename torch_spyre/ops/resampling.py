@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from torch_spyre.ops.custom import matmul
 
@@ -119,7 +120,12 @@ _SMOOTHED = {"linear": _smoothed(2, "linear"), "cubic": _smoothed(4, "cubic")}
 def _antialiased(kind: str) -> Callable[..., Any]:
     def forward(x: Any, size: Sequence[int], corners: bool, *scales: Any) -> Any:
         lines = zip(x.shape[2:], size, _filled(scales, 2), strict=True)
-        return along_last_dims(x, [_SMOOTHED[kind](old, new, scale, corners, x) for old, new, scale in lines])
+        maps = [_SMOOTHED[kind](old, new, scale, corners, x) for old, new, scale in lines]
+        if x.dtype == torch.uint8:  # a cubic filter leaves its range
+            result = along_last_dims(x.to(torch.float32), maps).round().clamp(0, 255).to(torch.uint8)
+        else:
+            result = along_last_dims(x, maps)
+        return result.contiguous(memory_format=suggest_memory_format(x))
 
     return forward
 

@@ -127,7 +127,9 @@ def as_json(found: list[Line]) -> dict[str, Any]:
 
 
 def difference(old: dict[str, str], new: dict[str, str]) -> dict[str, list[str]]:
-    """What changed between two runs: tests by name → category."""
+    """What changed between two runs: tests by name → category. A file that only one of them ran has not changed."""
+    files = {test.partition("::")[0] for test in old} & {test.partition("::")[0] for test in new}
+    old, new = ({t: c for t, c in run.items() if t.partition("::")[0] in files} for run in (old, new))
     both = sorted(old.keys() & new.keys())
     return {
         "newly failing": [t for t in both if new[t] in BAD and old[t] not in BAD and old[t] != "not run"],
