@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from large_calls import FORMS, calls, new, shape
 
 from torch_spyre._inductor import config
+from torch_spyre.errors import ScratchpadFull
 from torch_spyre.predict import timing_only
 
 MIB = 1 << 20
@@ -56,7 +57,7 @@ COMPILED_GAPS = ("softmax", "amax")
 def test_ordinary_calls_of_large_tensors(name: str, compiled: bool, cores: int, request: pytest.FixtureRequest) -> None:
     if compiled and name in COMPILED_GAPS:
         gap = "compiled reductions over the rows of more than 256 MiB need more scratch than a core has"
-        request.applymarker(pytest.mark.xfail(reason=gap, raises=Exception, strict=True))
+        request.applymarker(pytest.mark.xfail(reason=gap, raises=ScratchpadFull, strict=True))
     with timing_only(), config.patch(sencores=cores):
         torch._dynamo.reset()
         f = NAMED[name]
