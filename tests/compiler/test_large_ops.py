@@ -8,6 +8,7 @@ Nothing is computed and no memory is committed (timing-only mode). `make test` r
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -25,26 +26,27 @@ CALLS = calls()
 CASES = [(name, size, cores, form) for name in CALLS for size in SIZES for cores in CORES for form in FORMS]
 SAMPLE = random.Random(1).sample(CASES, 12)
 
-NAMED = {
-    "masked_scatter": lambda: new(1, 855, 5120).masked_scatter(new(1, 855, 5120, dtype=torch.bool), new(1, 855, 5120)),
-    "attention of 4096": lambda: F.scaled_dot_product_attention(*(new(1, 32, 4096, 128) for _ in range(3))),
-    "attention of 8 x 1024": lambda: F.scaled_dot_product_attention(*(new(8, 32, 1024, 128) for _ in range(3))),
-    "bmm": lambda: torch.bmm(new(32, 1, 2880), new(32, 2880, 2880)),
-    "sum": lambda: new(32, 2048, 4096).sum(1),
-    "softmax": lambda: new(32, 2048, 4096).softmax(1),
-    "cumsum": lambda: new(32, 2048, 4096).cumsum(1),
-    "amax": lambda: new(32, 2048, 4096).amax((1, 2)),
-    "transpose": lambda: new(32, 2048, 4096).transpose(0, 1).contiguous(),
-    "linear": lambda: F.linear(new(32, 2048, 4096), new(4096, 4096), new(4096)),
-    "t": lambda: new(49159, 4096).t().contiguous(),
-    "groups": lambda: new(32, 64, 224, 224, dtype=torch.float32).view(32, 32, -1) - 1,
-    "group_norm": lambda: F.group_norm(new(32, 64, 224, 224, dtype=torch.float32), 32),
-    "weight of 800 MiB": lambda: F.linear(new(64, 32768), new(12800, 32768)),
-    "weight of 384 MiB": lambda: F.linear(new(64, 4096), new(49152, 4096), new(49152)),
-    "long sort": lambda: new(600_000).sort(),
-    "repeat": lambda: new(20000, 513, dtype=torch.float32).repeat(2, 1)[7:] + 1,
-    "flip": lambda: new(65536, 2048).flip(1),
-    "roll": lambda: new(65536, 2048).roll(3, 1),
+Sizes = list[tuple[int, ...]]
+NAMED: dict[str, tuple[Callable[..., object], Sizes]] = {
+    "masked_scatter": (lambda x, y: x.masked_scatter(x > y, y), [(1, 855, 5120)] * 2),
+    "attention of 4096": (F.scaled_dot_product_attention, [(1, 32, 4096, 128)] * 3),
+    "attention of 8 x 1024": (F.scaled_dot_product_attention, [(8, 32, 1024, 128)] * 3),
+    "bmm": (torch.bmm, [(32, 1, 2880), (32, 2880, 2880)]),
+    "sum": (lambda x: x.sum(1), [(32, 2048, 4096)]),
+    "softmax": (lambda x: x.softmax(1), [(32, 2048, 4096)]),
+    "cumsum": (lambda x: x.cumsum(1), [(32, 2048, 4096)]),
+    "amax": (lambda x: x.amax((1, 2)), [(32, 2048, 4096)]),
+    "transpose": (lambda x: x.transpose(0, 1).contiguous(), [(32, 2048, 4096)]),
+    "linear": (F.linear, [(32, 2048, 4096), (4096, 4096), (4096,)]),
+    "t": (lambda x: x.t().contiguous(), [(49159, 4096)]),
+    "groups": (lambda x: x.float().view(32, 32, -1) - 1, [(32, 64, 224, 224)]),
+    "group_norm": (lambda x: F.group_norm(x.float(), 32), [(32, 64, 224, 224)]),
+    "weight of 800 MiB": (F.linear, [(64, 32768), (12800, 32768)]),
+    "weight of 384 MiB": (F.linear, [(64, 4096), (49152, 4096), (49152,)]),
+    "long sort": (lambda x: x.sort(), [(600_000,)]),
+    "repeat": (lambda x: x.float().repeat(2, 1)[7:] + 1, [(20000, 513)]),
+    "flip": (lambda x: x.flip(1), [(65536, 2048)]),
+    "roll": (lambda x: x.roll(3, 1), [(65536, 2048)]),
 }  # fmt: skip
 
 
@@ -60,8 +62,8 @@ def test_ordinary_calls_of_large_tensors(name: str, compiled: bool, cores: int, 
         request.applymarker(pytest.mark.xfail(reason=gap, raises=ScratchpadFull, strict=True))
     with timing_only(), config.patch(sencores=cores):
         torch._dynamo.reset()
-        f = NAMED[name]
-        (torch.compile(f, dynamic=False) if compiled else f)()
+        f, sizes = NAMED[name]
+        (torch.compile(f, dynamic=False) if compiled else f)(*(new(*size) for size in sizes))
         torch.spyre.synchronize()
 
 

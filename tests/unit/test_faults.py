@@ -6,6 +6,7 @@ Failures of the card, injected: what raises, what goes on, and what torch.spyre.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -137,6 +138,7 @@ def test_dma(x: torch.Tensor) -> None:
 
 
 def test_allocation(x: torch.Tensor) -> None:
+    gc.collect()  # an allocation that fails collects garbage, that of earlier tests too
     used, ooms = torch.spyre.memory_allocated(), torch.spyre.memory_stats()["num_ooms"]
     _C._inject_fault("allocation", 2)
     y = torch.empty(64, device="spyre")

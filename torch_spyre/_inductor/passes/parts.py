@@ -53,7 +53,7 @@ def _done_in_parts(graph: Graph, node: Node, sticks: Mapping[str, int]) -> list[
     split = {REDUCTION: _reduction, SCAN: _scan}.get(lookup(node.op).kind)
     if node.op in _EXTREMES:
         split = _extreme
-    if split is None:
+    if split is None or not node.loads():  # what is made of constants reaches no memory
         return [node]
     cut = _cut(graph, node, sticks)
     return [node] if cut is None else split(_Parts(graph, node, sticks, *cut))
