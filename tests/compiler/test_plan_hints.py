@@ -88,6 +88,43 @@ def test_tile_loops_are_as_asked(operands: tuple[torch.Tensor, torch.Tensor]) ->
     assert torch.equal(got, plain)
 
 
+def test_of_nested_tile_loops_the_outermost_that_can_be_runs(operands: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def both(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with spyre_hint(tiles={"M": 4}), spyre_hint(tiles={"K": 2}):
+            return torch.relu(x) + 1
+
+    def inner(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with spyre_hint(tiles={"K": 2}), spyre_hint(tiles={"M": 4}):
+            return torch.softmax(x, -1)
+
+    got, plan = run(both, *operands)
+    assert [loop.trips for loop in plan.kernel.loops] == [4]
+    assert torch.equal(got, run(lambda x, w: torch.relu(x) + 1, *operands)[0])
+    got, plan = run(inner, *operands)  # a softmax cannot be cut along the dim that it sums
+    assert 4 in [loop.trips for loop in plan.kernel.loops]
+    assert torch.equal(got, run(lambda x, w: torch.softmax(x, -1), *operands)[0])
+
+
+def test_named_dims_of_what_has_no_operands(operands: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with spyre_hint(named_dims=["M", "N"], work_div={"M": 4, "N": 2}):
+            return torch.full((512, 2048), 3.0, dtype=torch.float16, device="spyre")
+
+    got, plan = run(fn, *operands)
+    assert got.unique().tolist() == [3.0]
+    assert sorted(d.slices for d in plan.kernel.ops[-1].dims if d.slices > 1) == [2, 4]
+
+
+def test_named_dims_of_another_rank_change_nothing(operands: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with spyre_hint(named_dims=["M"], work_div={"M": 3}):
+            return torch.full((512, 2048), 3.0, dtype=torch.float16, device="spyre")
+
+    got, plan = run(fn, *operands)
+    assert got.unique().tolist() == [3.0]
+    assert 3 not in [d.slices for d in plan.kernel.ops[-1].dims]
+
+
 def test_hints_can_be_ignored(operands: tuple[torch.Tensor, torch.Tensor]) -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         with spyre_hint(work_div={"M": 2, "K": 2}):
@@ -112,6 +149,12 @@ def test_nonsense_is_refused() -> None:
         spyre_hint(work_div={"M": True})
     with pytest.raises(InvalidArgument, match="use one of"):
         spyre_hint(cores={"M": 2})
+    with pytest.raises(InvalidArgument, match="a list with the name"):
+        spyre_hint(named_dims="MN")
+    with pytest.raises(InvalidArgument, match="the same name"):
+        spyre_hint(named_dims=["M", "M"])
+    with pytest.raises(InvalidArgument, match="by the names of dims"):
+        spyre_hint(tiles=["M"])
     with pytest.raises(InvalidArgument, match="one dim"):
         spyre_hint(tiles={"M": 2, "N": 2})
     with pytest.raises(InvalidArgument, match="not declared"):

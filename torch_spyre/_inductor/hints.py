@@ -9,8 +9,11 @@
             return x @ w
 
 `work_div` says how many cores share a dim, `num_tiles_per_dim` (or `tiles`, `slices`) how many trips a tile loop makes
-over it. Inner hints win over outer ones. Names belong to tensors, not to graphs: they are looked up when a kernel is
-planned, and follow the data from the inputs through every node. ``SPYRE_INDUCTOR_IGNORE_HINTS=1`` turns hints off.
+over it. Inner hints win over outer ones. Of nested tile loops an op takes the outermost that it can, because a loop has
+one dim; the notes of its node name the others. ``named_dims=["M", "N"]`` names the dims of what ops without operands
+(``torch.ones``, ``torch.arange``) make inside the block; a dim without a name is "". Names belong to tensors, not to
+graphs: they are looked up when a kernel is planned, and follow the data from the inputs through every node.
+``SPYRE_INDUCTOR_IGNORE_HINTS=1`` turns hints off.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import torch
 from torch_spyre.errors import InvalidArgument
 
 _PREFIX = "spyre_hint:"
+_NAMED_DIMS = "named_dims"
 _KINDS = {"work_div": "work_div", "num_tiles_per_dim": "tiles", "tiles": "tiles", "slices": "tiles"}
 _declared: dict[str, int] = {}
 _named: dict[int, tuple[weakref.ref[torch.Tensor], tuple[str, ...]]] = {}  # address of the storage -> names
@@ -69,12 +73,17 @@ def names_of(tensor: torch.Tensor) -> tuple[str, ...]:
     return names
 
 
-def spyre_hint(**hints: Mapping[str, int]) -> AbstractContextManager[None]:
+def spyre_hint(**hints: Mapping[str, int] | Sequence[str]) -> AbstractContextManager[None]:
     """Hints for the operations inside the ``with`` block of a compiled function."""
-    content = []
+    content: list[tuple[str, str, int]] = []
     for key, counts in hints.items():
+        if key == _NAMED_DIMS:
+            content.extend(_positions(counts))
+            continue
         if key not in _KINDS:
-            raise InvalidArgument(f"spyre_hint({key}=…): use one of {', '.join(_KINDS)}")
+            raise InvalidArgument(f"spyre_hint({key}=…): use one of {', '.join((*_KINDS, _NAMED_DIMS))}")
+        if not isinstance(counts, Mapping):
+            raise InvalidArgument(f"spyre_hint({key}={counts!r}): give the counts by the names of dims")
         if _KINDS[key] == "tiles" and len(counts) > 1:
             raise InvalidArgument(f"spyre_hint({key}={dict(counts)}): one dim for each tile loop; nest hints for more")
         for name, count in counts.items():
@@ -82,6 +91,16 @@ def spyre_hint(**hints: Mapping[str, int]) -> AbstractContextManager[None]:
                 raise InvalidArgument(f"spyre_hint({key}): {name!r} has count {count!r}; use an integer of at least 1")
             content.append((_KINDS[key], name, count))
     return torch.fx.traceback.annotate({_noted(tuple(content)): tuple(content)})
+
+
+def _positions(names: Any) -> list[tuple[str, str, int]]:
+    if isinstance(names, (str, Mapping)) or not all(isinstance(n, str) for n in names):
+        raise InvalidArgument(f"spyre_hint(named_dims={names!r}): give a list with the name of each dim")
+    given = [n for n in names if n]
+    if len({*given}) < len(given):
+        raise InvalidArgument(f"spyre_hint(named_dims={list(names)}): two dims have the same name")
+    rank = (_NAMED_DIMS, "", len(names))  # no dim is called "", so its place holds how many there are
+    return [rank, *((_NAMED_DIMS, n, i) for i, n in enumerate(names) if n)]
 
 
 @torch._dynamo.assume_constant_result
@@ -110,6 +129,8 @@ def collect(nodes: Iterable[Any]) -> dict[str, dict[str, int]]:
     for node in nodes:
         for key, content in (node.meta.get("custom") or {}).items():
             if str(key).startswith(_PREFIX):
+                if any(kind == _NAMED_DIMS for kind, _, _ in content):
+                    found[_NAMED_DIMS] = {}  # the names of an inner block are all there are
                 for kind, name, count in content:
                     found.setdefault(kind, {})[name] = count
     return found

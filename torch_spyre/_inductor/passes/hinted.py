@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch_spyre._inductor.passes.candidates import cut, granularity
 from torch_spyre._inductor.passes.ownership import Split
 from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import decompose
 from torch_spyre.errors import InvalidArgument
+from torch_spyre.ktir.tileops import Coord
 
 
 def run(graph: Graph) -> Graph:
@@ -22,6 +25,8 @@ def run(graph: Graph) -> Graph:
         node.names = names
         out = graph.buffers[node.output.buffer]
         coords = decompose(node.output.index, zip(out.stride, out.size, strict=True), node.result_sizes())
+        if coords is not None and not names:
+            names.update(_given(node, coords))
         if coords is not None and not out.names:
             out.names = tuple(
                 names.get(c.terms[0].dim, "") if len(c.terms) == 1 and c.terms[0].div == 1 else "" for c in coords
@@ -50,8 +55,21 @@ def _names(graph: Graph, node: Node, value: Load) -> dict[str, str]:
     return {
         c.terms[0].dim: name
         for c, name in zip(coords, buffer.names, strict=True)
-        if name and len(c.terms) == 1 and (c.terms[0].scale, c.terms[0].div, c.terms[0].mod) == (1, 1, 0)
+        if name and len(c.terms) == 1 and _plain(c)
     }
+
+
+def _given(node: Node, coords: Sequence[Coord]) -> dict[str, str]:
+    """Names that a `named_dims` hint gives to the dims of what a node without named operands makes."""
+    wanted = dict(node.hints.get("named_dims", {}))
+    if wanted.pop("", None) != len(coords):
+        return {}
+    chosen = {coords[place]: name for name, place in wanted.items()}
+    return {c.terms[0].dim: name for c, name in chosen.items() if len(c.terms) == 1 and _plain(c)}
+
+
+def _plain(coord: Coord) -> bool:
+    return (coord.terms[0].scale, coord.terms[0].div, coord.terms[0].mod) == (1, 1, 0)
 
 
 def tiles_of(node: Node, name: str) -> list[str]:

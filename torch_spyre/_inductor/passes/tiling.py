@@ -10,7 +10,7 @@ below the cost of going through memory.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch_spyre import knobs
@@ -56,20 +56,36 @@ def _asked(graph: Graph) -> list[Group]:
         wanted = graph.nodes[i].hints.get("tiles")
         j = i
         dims: dict[int, str] = {}
+        name = _level(graph.nodes[i], wanted) if wanted else ""
         while wanted and j < len(graph.nodes) and graph.nodes[j].hints.get("tiles") == wanted:
-            (name,) = wanted
-            tiles = [t for t in tiles_of(graph.nodes[j], name) if t not in graph.nodes[j].fixed()]
-            if not tiles or not _local(graph, found, dims, j):
+            tiles = _looped(graph.nodes[j], name)
+            if not tiles or not _local(graph, found, dims, j) or not _alike(graph, dims, j, tiles[0]):
                 graph.nodes[j].notes.append(
                     f"no tile loop along {name}: it cannot run chunk by chunk with its neighbours"
                 )
                 break
             dims[j] = tiles[0]
+            graph.nodes[j].notes += [f"no tile loop along {n} in that along {name}" for n in wanted if n != name]
             j += 1
         if dims and wanted:
-            groups.append(_sized(graph, found, Group(dims), next(iter(wanted.values()))))
+            groups.append(_sized(graph, found, Group(dims), wanted[name]))
         i = max(j, i + 1)
     return [g for g in groups if g.trips > 1]
+
+
+def _looped(node: Node, name: str) -> list[str]:
+    """The dims of a node called `name` that a loop may cut."""
+    return [t for t in tiles_of(node, name) if t not in node.fixed()]
+
+
+def _level(node: Node, wanted: Mapping[str, int]) -> str:
+    """Of nested hints the outermost that the node can follow: a loop has one dim."""
+    return next((n for n in wanted if _looped(node, n)), next(iter(wanted)))
+
+
+def _alike(graph: Graph, dims: Mapping[int, str], j: int, name: str) -> bool:
+    """Does node j cut its dim as the group before it does, so that all make the same trips?"""
+    return all(_part_of(graph.nodes[i], d) == _part_of(graph.nodes[j], name) for i, d in dims.items())
 
 
 def _local(graph: Graph, found: dict[str, Resident], dims: dict[int, str], j: int) -> bool:
