@@ -144,8 +144,13 @@ does not, so that `inf - inf` is 0. `nan_to_num` puts the largest number there t
 float16 (the CPU has 65504, which the format has not) and 8556380160 for bfloat16, whose own largest number would read
 back as infinity. Numbers that a call gives for infinity (`posinf=1e30`) are brought down to these too.
 
-Eager calls that PyTorch refuses for their dtypes (`abs` of bool, `softmax` of int64) raise what the CPU raises.
-Compiled ones are as Inductor has them on every device: it does not refuse all of these.
+Eager calls that PyTorch refuses (sizes, dtypes, an `out=` that cannot hold the result or is on another device, memory
+that is written twice or read and written) raise what the CPU raises. PyTorch's shape functions and, for small tensors,
+its CPU kernels are asked once for each new signature; a call that is known is not asked about again. In-place ops on
+expanded tensors raise also where the CPU gives some result (`tril_`, `triu_`, `threshold_`, `baddbmm_`), while
+`masked_fill_`, `index_fill_` and `index_put_` on them run on the host. Errors that depend on values come with the launch: an index out
+of range is named with its bound, a negative one after the size has been added where it counts from the end. Compiled
+calls are as Inductor has them on every device: it does not refuse all of these.
 
 Optimisers with `fused=True` take a step in one launch. `foreach` ones, which PyTorch prefers, launch each of their ten
 or so functions once for each tensor: launches are cheap, and programs for whole lists would be planned for each model.
