@@ -148,9 +148,9 @@ Eager calls that PyTorch refuses (sizes, dtypes, an `out=` that cannot hold the 
 that is written twice or read and written) raise what the CPU raises. PyTorch's shape functions and, for small tensors,
 its CPU kernels are asked once for each new signature; a call that is known is not asked about again. In-place ops on
 expanded tensors raise also where the CPU gives some result (`tril_`, `triu_`, `threshold_`, `baddbmm_`), while
-`masked_fill_`, `index_fill_` and `index_put_` on them run on the host. Errors that depend on values come with the launch: an index out
-of range is named with its bound, a negative one after the size has been added where it counts from the end. Compiled
-calls are as Inductor has them on every device: it does not refuse all of these.
+`masked_fill_`, `index_fill_` and `index_put_` on them run on the host. Errors that depend on values come with the
+launch: an index out of range is named with its bound, and one that counts from the end after the size has been added.
+Compiled calls are as Inductor has them on every device: it does not refuse all of these.
 
 Optimisers with `fused=True` take a step in one launch. `foreach` ones, which PyTorch prefers, launch each of their ten
 or so functions once for each tensor: launches are cheap, and programs for whole lists would be planned for each model.
