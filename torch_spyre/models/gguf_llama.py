@@ -155,8 +155,11 @@ def convert(path: Path, folder: Path, progress: Progress | None = None) -> Path:
     special = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     _write_json(folder / "generation_config.json", special)
     partial = folder / "model.safetensors.partial"  # renamed when whole, so that a broken-off run is no checkpoint
-    save_file(weights, partial, metadata={"format": "pt"})
-    partial.replace(done)
+    try:
+        save_file(weights, partial, metadata={"format": "pt"})
+        partial.replace(done)
+    finally:
+        partial.unlink(missing_ok=True)
     return folder
 
 
