@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from large_calls import FORMS, calls, new, shape
 
 from torch_spyre._inductor import config
-from torch_spyre.errors import ScratchpadFull
 from torch_spyre.predict import timing_only
 
 MIB = 1 << 20
@@ -50,16 +49,9 @@ NAMED: dict[str, tuple[Callable[..., object], Sizes]] = {
 }  # fmt: skip
 
 
-# A tile loop of a compiled graph keeps a dim that is reduced at once whole, however much scratch that takes.
-COMPILED_GAPS = ("softmax", "amax")
-
-
 @pytest.mark.parametrize("compiled, cores", [(False, 1), (False, 32), (True, 32)])
 @pytest.mark.parametrize("name", NAMED)
-def test_ordinary_calls_of_large_tensors(name: str, compiled: bool, cores: int, request: pytest.FixtureRequest) -> None:
-    if compiled and name in COMPILED_GAPS:
-        gap = "compiled reductions over the rows of more than 256 MiB need more scratch than a core has"
-        request.applymarker(pytest.mark.xfail(reason=gap, raises=ScratchpadFull, strict=True))
+def test_ordinary_calls_of_large_tensors(name: str, compiled: bool, cores: int) -> None:
     with timing_only(), config.patch(sencores=cores):
         torch._dynamo.reset()
         f, sizes = NAMED[name]
