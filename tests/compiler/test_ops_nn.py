@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ import torch.nn.functional as F
 from op_cases import check, close
 from torch import nn
 
+from torch_spyre import knobs
 from torch_spyre.ops import fallbacks
+from torch_spyre.predict import timing_only
 
 MODES = ("eager", "compiled")
 generator = torch.Generator().manual_seed(6)
@@ -195,3 +198,45 @@ def test_batch_norm_of_no_batch(inference: bool) -> None:
     if not inference:
         result.sum().backward()
         assert module.weight.grad.cpu().tolist() == [0] * 9
+
+
+# Maximum pooling
+
+POOLS: dict[str, tuple[int, dict[str, Any]]] = {
+    "3d": (3, {"kernel_size": 3, "stride": 2, "padding": 1}),
+    "3d, ceil": (3, {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}),
+    "3d, uneven": (3, {"kernel_size": (2, 4, 4), "stride": (1, 2, 3), "padding": (1, 2, 2)}),
+    "3d, dilated": (3, {"kernel_size": 3, "stride": 1, "padding": 1, "dilation": 2}),
+    "2d": (2, {"kernel_size": 6, "stride": 2, "padding": 3}),
+    "2d, ceil": (2, {"kernel_size": (4, 8), "stride": 3, "ceil_mode": True}),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_large_windows_of_maximum_pooling(name: str) -> None:
+    """Values and places as on the CPU: ties, NaN, and windows of nothing but -inf and padding."""
+    dims, form = POOLS[name]
+    x = torch.randint(-5, 6, (2, 3, 9, 10, 11)[: dims + 2]).float()
+    x[0, 0, :4, :4] = -math.inf
+    x[1, 1, 3, 3] = math.nan
+    pool = {2: F.max_pool2d, 3: F.max_pool3d}[dims]
+    want, found = (pool(v, return_indices=True, **form) for v in (x, x.to("spyre")))
+    assert torch.equal(found[1].cpu(), want[1])
+    torch.testing.assert_close(found[0].cpu(), want[0], rtol=0, atol=0, equal_nan=True)
+
+
+def test_large_maximum_pooling_has_a_plan() -> None:
+    """Windows are not written out in memory, where three elements take a stick."""
+    with timing_only():
+        x = torch.empty(2, 8, 64, 64, 64, dtype=torch.float16, device="spyre")
+        assert F.max_pool3d(x, 3, 2, 1).shape == (2, 8, 32, 32, 32)
+
+
+def test_positions_of_long_rows_fit_the_scratchpad() -> None:
+    """On one core: more elements than its scratchpad holds."""
+    n = 600_001
+    x = torch.arange(n).remainder(1000).float()
+    with knobs.patch(sencores=1):
+        value, place = F.max_pool1d(x.reshape(1, 1, n).to("spyre"), 1, return_indices=True)
+        assert torch.equal(value.cpu().flatten(), x) and torch.equal(place.cpu().flatten(), torch.arange(n))
+        assert torch.equal(torch.arange(n, device="spyre").cpu(), torch.arange(n))

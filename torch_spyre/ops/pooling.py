@@ -18,6 +18,7 @@ from torch_spyre.ops.resampling import without_spreading
 
 aten = torch.ops.aten
 _WRITTEN_OUT = 25  # elements of a window that Inductor unrolls
+_SLICES = 40  # of all dims together, of a window that is taken dim by dim
 
 
 def _each(values: Any, n: int) -> list[int]:
@@ -78,6 +79,64 @@ def _counts(output: int, size: int, kernel: int, stride: int, pad: int, padded: 
     end = (first + kernel).clamp(max=size + pad)
     count = end - first if padded else end.clamp(max=size) - first.clamp(min=0)
     return count.to(torch.float32)
+
+
+def _maximum(dims: int) -> Callable[..., Any]:
+    """The largest value of each window and its place, one dim after the other: a window of k elements along a dim is k
+    strided slices. Of equal values the first counts, of several NaN the last, as rows go before columns.
+
+    The neutral element of int64 has no place on the card, which keeps the values as int32.
+    """
+    op = {2: aten.max_pool2d_with_indices, 3: aten.max_pool3d_with_indices}[dims].default
+    last = torch.channels_last_3d
+
+    def pool(x: Any, kernel: Any, stride: Any = (), pad: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+        if x.dtype == torch.int64:
+            values, places = op(x.to(torch.int32), kernel, stride, pad, dilation, ceil_mode)
+            return values.to(torch.int64), places
+        if x.dim() == 4 and dims == 3 and not x.is_contiguous() and x.unsqueeze(0).is_contiguous(memory_format=last):
+            # Without a batch PyTorch's formula loses the order of dims that its kernels keep.
+            pooled = op(x.unsqueeze(0), kernel, stride, pad, dilation, ceil_mode)
+            return tuple(r.contiguous(memory_format=last).squeeze(0) for r in pooled)
+        kernel, stride, pad, dilation = (_each(v, dims) for v in (kernel, stride or kernel, pad, dilation))
+        if math.prod(kernel) <= _WRITTEN_OUT or sum(kernel) > _SLICES or not x.is_floating_point() or not x.numel():
+            return NotImplemented
+        sizes, value = x.shape[-dims:], x
+        place = torch.zeros((), dtype=torch.int32, device=x.device).expand(x.shape)
+        for d in reversed(range(dims)):
+            reach = dilation[d] * (kernel[d] - 1) + 1
+            output = _outputs(sizes[d], reach, stride[d], pad[d], ceil_mode)
+            form = (x.dim() - dims + d, output, kernel[d], stride[d], pad[d], dilation[d])
+            value, place = _largest(value, place, *form, math.prod(sizes[d + 1 :]))
+        return value, place.to(torch.int64)
+
+    return pool
+
+
+def _largest(
+    value: Any, place: Any, dim: int, output: int, kernel: int, stride: int, pad: int, dilation: int, step: int
+) -> tuple[Any, Any]:
+    """Along one dim, in which neighbours are `step` places apart."""
+    size, last = value.shape[dim], (output - 1) * stride + dilation * (kernel - 1) + 1 - pad
+    around = [*[0, 0] * (value.dim() - 1 - dim), pad, max(last - size, 0)]
+    if pad or last > size:
+        value, place = torch.constant_pad_nd(value, around, -math.inf), torch.constant_pad_nd(place, around, 0)
+    first = torch.arange(output, dtype=torch.int32, device=value.device) * stride - pad
+    first = first.reshape(-1, *[1] * (value.dim() - 1 - dim))
+
+    def slice_of(tensor: Any, j: int) -> Any:
+        start = j * dilation
+        return tensor[(*[slice(None)] * dim, slice(start, start + (output - 1) * stride + 1, stride))]
+
+    most, where = slice_of(value, 0), slice_of(place, 0) + first * step
+    for j in range(1, kernel):
+        here, at = slice_of(value, j), first + j * dilation
+        better = (here > most) | torch.isnan(here)
+        if pad:  # the first element that is inside takes the place of padding, even if all are -inf
+            better = better | ((at >= 0) & (at < dilation))
+        where = torch.where(better, slice_of(place, j) + at * step, where)
+        most = torch.where(better, here, most)
+    return most, where
 
 
 # Adaptive pooling
@@ -206,6 +265,8 @@ def _max_unpool(x: Any, indices: Any, output_size: Sequence[int], *_: Any) -> An
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.max_unpool2d.default: _max_unpool,
     aten.max_unpool3d.default: _max_unpool,
+    aten.max_pool2d_with_indices.default: _maximum(2),
+    aten.max_pool3d_with_indices.default: _maximum(3),
     aten.avg_pool2d.default: _average(2),
     aten.avg_pool3d.default: _average(3),
     aten.avg_pool2d_backward.default: _average_backward(2),

@@ -55,18 +55,6 @@ def _to_places(dims: int) -> Callable[..., Any]:
     return backward
 
 
-def _as_int32(op: Any) -> Callable[..., Any]:
-    """Maximum pooling of int64: its neutral element has no place on the card, which keeps the values as int32."""
-
-    def pool(x: Any, *form: Any) -> Any:
-        if x.dtype != torch.int64:
-            return NotImplemented
-        values, places = op(x.to(torch.int32), *form)
-        return values.to(torch.int64), places
-
-    return pool
-
-
 # Interpolation: the forward op itself, on the unit vectors of a dim, tells the weights.
 
 _LINES: dict[str, Callable[..., Any]] = {
@@ -180,19 +168,9 @@ def _replication_backward(grad: Any, x: Any, padding: Sequence[int]) -> Any:
     return _added(grad, x.shape, sources)
 
 
-def _max_pool3d(x: Any, *form: Any) -> Any:
-    """Without a batch PyTorch's formula loses the order of dims that its kernels keep: they take a batch of one."""
-    op, last = aten.max_pool3d_with_indices.default, torch.channels_last_3d
-    if x.dim() == 4 and not x.is_contiguous() and x.unsqueeze(0).is_contiguous(memory_format=last):
-        return tuple(r.contiguous(memory_format=last).squeeze(0) for r in op(x.unsqueeze(0), *form))
-    return _as_int32(op)(x, *form)
-
-
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool2d_backward.default: _to_places(2),
     aten.adaptive_max_pool3d_backward.default: _to_places(3),
-    aten.max_pool2d_with_indices.default: _as_int32(aten.max_pool2d_with_indices.default),
-    aten.max_pool3d_with_indices.default: _max_pool3d,
     aten.max_pool3d_with_indices_backward.default: _to_places(3),
     aten.upsample_nearest1d_backward.default: _single("nearest"),
     aten.upsample_nearest3d_backward.default: _single("nearest"),
