@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional
 
 from torch_spyre import _C
-from torch_spyre._inductor import inspect
+from torch_spyre._inductor.debug import inspect
 
 LIMIT = 0.15
 
@@ -167,7 +167,7 @@ def measure(
 
 def by_role(kernels: Sequence[inspect.KernelRecord], weights: Sequence[int], once: bool) -> dict[str, int]:
     """Device-memory bytes by what the tensor is: drawn by the cores, or with a multicast slice counted once."""
-    from torch_spyre.backend.decoder import decode
+    from torch_spyre.backend.program.decoder import decode
     from torch_spyre.perf.survey import survey
 
     total = {"weights": 0, "inputs and outputs": 0, "intermediates": 0}

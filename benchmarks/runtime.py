@@ -14,7 +14,7 @@ import torch
 from common import Figure, finish, interleaved, machine_line
 
 from torch_spyre import _C, _card
-from torch_spyre._inductor import inspect
+from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.kernel import kernel
 
 HALF = torch.float16

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from common import ROOT, Figure, finish, interleaved, machine_line, once_each
 
-from torch_spyre._inductor import inspect
+from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.kernel import kernel
 
 sys.path.insert(0, str(ROOT / "tests"))

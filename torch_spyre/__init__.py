@@ -38,9 +38,12 @@ def _autoload() -> None:
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
     from torch_spyre import _C, knobs, logging_config, patches
-    from torch_spyre.device import api
-    from torch_spyre.ops import amp, attention, composites, dense_only, fused_layers, grouped, published
+    from torch_spyre.decompositions import attention, fused_layers
+    from torch_spyre.device import amp, api
+    from torch_spyre.ops import published
+    from torch_spyre.ops.kernels import composites, dense_only, grouped
 
+    api._set_compiler(_compiler)
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()
     patches.apply_to_torch()
@@ -77,6 +80,11 @@ def _extension_attribute(name: str) -> Any:
     if name in ("JobPlan", "launch_jobplan", "launch_kernel", "prepare_kernel"):
         return getattr(importlib.import_module("torch_spyre.runtime.jobplan"), name)
     raise AttributeError(f"module 'torch_spyre._C' has no attribute {name!r}")
+
+
+def _compiler() -> Any:
+    """The compiler as Inductor asks for it; importing it registers the device there."""
+    return importlib.import_module("torch_spyre._inductor.registration")
 
 
 def _compile_op(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -123,7 +123,7 @@ def first_line(error: BaseException) -> str:
 
 def with_reproducer(message: str) -> str:
     """A message about a running kernel, and where its reproducer is or how to get one. The card's errors come here."""
-    inspect = sys.modules.get("torch_spyre._inductor.inspect")
+    inspect = sys.modules.get("torch_spyre._inductor.debug.inspect")
     folder = inspect.folder_of(message) if inspect is not None else None
     return f"{message}\n  {reproducer_hint(folder)}"
 

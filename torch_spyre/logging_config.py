@@ -33,7 +33,7 @@ class LogLevel(IntEnum):
 COMPONENTS: dict[str, tuple[str, ...]] = {
     "spyre": ("torch_spyre",),
     "spyre.inductor": ("torch_spyre._inductor", "torch_spyre.ops"),
-    "spyre.inductor.lowering": ("torch_spyre._inductor.lowering", "torch_spyre._inductor.tilegraph"),
+    "spyre.inductor.lowering": ("torch_spyre._inductor.lowering.tables", "torch_spyre._inductor.tilegraph"),
     "spyre.inductor.stickify": ("torch_spyre._inductor.passes.layouts",),
     "spyre.inductor.codegen": (
         "torch_spyre._inductor.codegen",
@@ -41,7 +41,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
         "torch_spyre.sdsc",
         "torch_spyre.backend",
     ),
-    "spyre.inductor.passes": ("torch_spyre._inductor.passes", "torch_spyre._inductor.planner"),
+    "spyre.inductor.passes": ("torch_spyre._inductor.passes", "torch_spyre._inductor.planning.planner"),
     "spyre.runtime": ("torch_spyre.runtime",),
     "spyre.execution": ("torch_spyre.runtime.jobplan", "torch_spyre._inductor.kernel"),
     "spyre.device": ("torch_spyre.device", "torch_spyre.smi"),

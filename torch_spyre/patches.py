@@ -31,8 +31,7 @@ from torch.utils._device import _device_constructors
 
 from torch_spyre import _finished, logging_config
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.device import modules, serialization, tensors
-from torch_spyre.ops import amp
+from torch_spyre.device import amp, modules, serialization, tensors
 
 # Attributes of torch that hold a function of this file once everything is applied, for people who wonder and the test.
 PATCHED = frozenset(

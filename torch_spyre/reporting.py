@@ -93,7 +93,7 @@ def report() -> Report:
     if "torch._dynamo" in sys.modules:
         made.graph_breaks = tuple(_graph_breaks())
         made.recompiles = tuple(_recompiles())
-    dynamic = sys.modules.get("torch_spyre._inductor.dynamic")
+    dynamic = sys.modules.get("torch_spyre._inductor.dynamic.launcher")
     if dynamic is not None:
         rows = dynamic.exact_plans.items()
         made.planned_per_size = tuple(PlannedPerSize(name, first, why, n) for (name, first, why), n in rows)

@@ -13,69 +13,23 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from torch_spyre import _C, __version__, knobs
+from torch_spyre import _C, knobs
+from torch_spyre._inductor.compile import compile_graph
+from torch_spyre._inductor.debug import inspect
+from torch_spyre._inductor.debug.reproducer import VALUES
+from torch_spyre._inductor.kernel import to_launch_plan
+from torch_spyre._inductor.tilegraph.evaluate import evaluate, written
+from torch_spyre._inductor.tilegraph.graph import Buffer, Graph
+from torch_spyre.backend.compile import compile_module
+from torch_spyre.ir.ktir.text import parse
 
-if TYPE_CHECKING:
-    from torch_spyre._inductor.tilegraph.graph import Buffer, Graph
-
-FILE = "kernel_repro.py"
-VALUES = "inputs.pt"
 # Of the last place, relative to a value; bf16 keeps fewer bits on the host than the card does.
 _ULP = {"float16": 2.0**-9, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float8_e4m3fn": 2.0**-3, "float8_e5m2fnuz": 0.25}
-
-_TEMPLATE = '''\
-"""Reproducer of {name}: python {file} [--help]
-
-{text}"""
-
-import sys
-
-from torch_spyre import repro
-
-# The layout-free TileGraph, as torch_spyre {version} built it.
-GRAPH = {graph}
-
-# Each input: (device_size, stride_map, format, storage offset[, names of its dims]); () for a launch scalar.
-INPUTS = [
-{inputs}]
-
-# What the planner was told.
-KNOBS = {knobs}
-
-# The kernel in KTIR as it was compiled, if it came that far; --dumped runs this text instead of planning again.
-KTIR = {ktir}
-
-if __name__ == "__main__":
-    sys.exit(repro.main(__file__, GRAPH, INPUTS, KNOBS, KTIR))
-'''
-
-
-def source(graph: Graph, graph_json: str, inputs: Sequence[tuple[Any, ...]], ktir: str | None) -> str:
-    """The text of a reproducer."""
-    lines = graph_json.replace('{"_":"Buffer"', '\n{"_":"Buffer"').replace('{"_":"Node"', '\n{"_":"Node"')
-    planning = {k.name: knobs.get(k.name) for k in knobs.TABLE if k.group == "compiler"}
-    return _TEMPLATE.format(
-        name=graph.name,
-        file=FILE,
-        text=graph.text().replace("\\", "/").replace('"""', "'''"),
-        version=__version__,
-        graph=_literal(lines),
-        inputs="".join(f"    {described!r},\n" for described in inputs),
-        knobs="{\n" + "".join(f"    {name!r}: {value!r},\n" for name, value in planning.items()) + "}",
-        ktir=_literal(ktir) if ktir is not None else "None",
-    )
-
-
-def _literal(text: str) -> str:
-    """A Python literal with real line breaks where that is possible."""
-    if "'''" in text or text.endswith(("\\", "'")):
-        return repr(text)
-    return f"r'''{text}'''"
 
 
 def main(
@@ -87,8 +41,6 @@ def main(
     argv: Sequence[str] | None = None,
 ) -> int:
     """Runs a reproducer: 0 if card and reference agree, else 1. Errors of compiler and card are raised."""
-    from torch_spyre._inductor.tilegraph.graph import Graph
-
     options = _options(script, argv)
     saved = Path(script).parent / VALUES
     with knobs.patch(**planning, dump=""):
@@ -121,12 +73,6 @@ def _compile(
     graph: Graph, graph_json: str, inputs: Sequence[tuple[Any, ...]], given: str | None, before: str | None
 ) -> tuple[Any, Any]:
     """A launcher and its program, from the graph or from KTIR that stands for its plan."""
-    from torch_spyre._inductor import inspect
-    from torch_spyre._inductor.compile import compile_graph
-    from torch_spyre._inductor.kernel import to_launch_plan
-    from torch_spyre.backend.compile import compile_module
-    from torch_spyre.ktir import parse
-
     inspect.start()
     begin = time.perf_counter()
     kernel = compile_graph(graph_json, inputs)
@@ -153,11 +99,6 @@ def _times(launcher: Any, tensors: Sequence[Any], program: Any, repeat: int) -> 
 
 
 # Inputs
-
-
-def save_inputs(folder: Path, inputs: Sequence[Any]) -> None:
-    """The values of a launch, for the reproducer in that folder."""
-    torch.save([x.detach().cpu() if isinstance(x, torch.Tensor) else x for x in inputs], folder / VALUES)
 
 
 def _saved(graph: Graph, file: Path) -> list[Any]:
@@ -223,8 +164,6 @@ def on_card(buffer: Buffer, described: Sequence[Any], value: Any) -> Any:
 
 def compare(graph: Graph, values: Sequence[Any], tensors: Sequence[Any], results: Sequence[torch.Tensor]) -> bool:
     """Prints one line per result; True if each lies as near to the reference as its format and the roundings allow."""
-    from torch_spyre._inductor.tilegraph.evaluate import evaluate, written
-
     host = [_numpy(torch.as_tensor(v)) for v in values]
     want, exact = evaluate(graph, host), evaluate(graph, host, rounded=False)
     fresh = dict(zip((n for n in graph.outputs if graph.buffers[n].kind == "output"), results, strict=True))

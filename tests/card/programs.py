@@ -8,9 +8,9 @@ import struct
 import numpy as np
 
 from torch_spyre import _card
-from torch_spyre.backend import assembler as a
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.isa import VOPS, Access, Compute, ScalarKind, Sop, Space
+from torch_spyre.backend.program import assembler as a
+from torch_spyre.backend.program.isa import VOPS, Access, Compute, ScalarKind, Sop, Space
+from torch_spyre.ir.affine import Affine
 
 FP32, INT32, SEN169 = 1, 12, 0
 R, W, RW = Access.READ, Access.WRITE, Access.READ | Access.WRITE

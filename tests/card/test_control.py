@@ -28,7 +28,7 @@ from programs import (
     when,
 )
 
-from torch_spyre.backend.isa import ScalarKind, Sop
+from torch_spyre.backend.program.isa import ScalarKind, Sop
 from torch_spyre.errors import Overflow
 
 SLOTS = 64

@@ -32,9 +32,9 @@ from programs import (
 )
 
 from torch_spyre import _card
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.isa import Compute, Rop, Sop
+from torch_spyre.backend.program.isa import Compute, Rop, Sop
 from torch_spyre.errors import InvalidArgument, OutOfBounds, Overflow
+from torch_spyre.ir.affine import Affine
 
 
 @pytest.fixture

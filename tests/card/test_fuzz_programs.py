@@ -13,8 +13,8 @@ import pytest
 from test_decode import HEADER, everything
 
 from torch_spyre import _card, sanitizer
-from torch_spyre.backend.decoder import decode
-from torch_spyre.backend.isa import ScalarKind
+from torch_spyre.backend.program.decoder import decode
+from torch_spyre.backend.program.isa import ScalarKind
 from torch_spyre.errors import SpyreError
 
 MOST_WORK = 1 << 22  # element operations; more would only cost time

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from programs import BARRIER, CORE, INT32, RW, SEN169, R, W, a, build, const, copy, dims, imm, lx, mem, remote, run
 
 from torch_spyre import _card
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.isa import Compute, Rop, Space
+from torch_spyre.backend.program.isa import Compute, Rop, Space
 from torch_spyre.errors import IndexOutOfRange, InvalidProgram, OutOfBounds, RaceDetected, UninitializedRead
+from torch_spyre.ir.affine import Affine
 
 ROWS = st.sampled_from([1, 2, 5, 16])
 WIDTHS = st.sampled_from([1, 3, 32, 64, 70])

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from torch_spyre import _card, ktir, sanitizer
-from torch_spyre.backend import assembler as asm
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.decoder import decode
-from torch_spyre.backend.isa import Access, Space
+from torch_spyre.backend.program import assembler as asm
+from torch_spyre.backend.program.decoder import decode
+from torch_spyre.backend.program.isa import Access, Space
 from torch_spyre.errors import OutOfBounds, RaceDetected, SpyreError, UninitializedRead
+from torch_spyre.ir.affine import Affine
 
 KERNELS = Path(__file__).parents[1] / "compiler" / "ktir"
 NAMES = ["softmax_rows", "rmsnorm_2x2", "swiglu", "layernorm_blocks", "ring_reduce", "ksplit", "relayout"]

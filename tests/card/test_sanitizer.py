@@ -29,7 +29,7 @@ from programs import (
 )
 
 from torch_spyre import _card, sanitizer
-from torch_spyre.backend.isa import Access
+from torch_spyre.backend.program.isa import Access
 from torch_spyre.errors import (
     IndexOutOfRange,
     InvalidArgument,

@@ -11,9 +11,9 @@ import pytest
 from programs import BARRIER, CORE, SEN169, R, W, a, build, copy, dims, imm, loop, lx, mem, reg, remote, sop, vop, when
 
 from torch_spyre import _card
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.isa import Compute, Rop, Sop
+from torch_spyre.backend.program.isa import Compute, Rop, Sop
 from torch_spyre.errors import SpyreError
+from torch_spyre.ir.affine import Affine
 
 CORES, ROWS, WIDTH = 12, 3, 64
 

@@ -27,10 +27,10 @@ from programs import (
 )
 
 from torch_spyre import _card
-from torch_spyre.backend import assembler as a
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.isa import Compute, Rop, ScalarKind, Sop, Space
+from torch_spyre.backend.program import assembler as a
+from torch_spyre.backend.program.isa import Compute, Rop, ScalarKind, Sop, Space
 from torch_spyre.errors import InvalidProgram, OutOfBounds, RaceDetected, UninitializedRead
+from torch_spyre.ir.affine import Affine
 
 ARGS = [(RW, 4096)]
 

@@ -24,7 +24,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from torch_spyre import _C, knobs, sanitizer
 from torch_spyre._inductor import config
-from torch_spyre._inductor.passes import candidates
+from torch_spyre._inductor.planning import candidates
 from torch_spyre.ops import fallbacks
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torch_spyre.ktir.tileops import (
+from torch_spyre.ir.plan.tileops import (
     Access,
     Coord,
     Dim,

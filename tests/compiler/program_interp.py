@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from torch_spyre.backend import assembler as asm
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.decoder import decode
-from torch_spyre.backend.isa import FORMAT_BY_CODE, VOP_NAMES, Compute, Rop, Sop, Space
+from torch_spyre.backend.program import assembler as asm
+from torch_spyre.backend.program.decoder import decode
+from torch_spyre.backend.program.isa import FORMAT_BY_CODE, VOP_NAMES, Compute, Rop, Sop, Space
+from torch_spyre.ir.affine import Affine
 
 try:
     from torch_spyre import _card

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch_spyre.sdsc.formats import encode, stick_elements, word_bytes
-from torch_spyre.sdsc.rules import derive_folds
-from torch_spyre.sdsc.schema import Allocation, Compute, Constant, LabeledDs, Primary, SuperDSC
+from torch_spyre.ir.superdsc.constant_formats import encode, stick_elements, word_bytes
+from torch_spyre.ir.superdsc.rules import derive_folds
+from torch_spyre.ir.superdsc.schema import Allocation, Compute, Constant, LabeledDs, Primary, SuperDSC
 
 SEGMENT = 16 << 30
 FP16, FP32, FP8, INT32, UINT32 = "SEN169_FP16", "IEEE_FP32", "SEN143_FP8", "IEEE_INT32", "SENUINT32"

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torch_spyre import constants
-from torch_spyre._inductor import config, inspect
+from torch_spyre._inductor import config
+from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.passes import compaction, parts, span_loops
 
 _SPAN = 32 << 10

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_spyre.backend import assembler as asm
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.decoder import decode
-from torch_spyre.backend.isa import FORMATS, VOPS, Access, Compute, Rop, ScalarKind, Sop, Space
+from torch_spyre.backend.program import assembler as asm
+from torch_spyre.backend.program.decoder import decode
+from torch_spyre.backend.program.isa import FORMATS, VOPS, Access, Compute, Rop, ScalarKind, Sop, Space
 from torch_spyre.errors import InvalidProgram
+from torch_spyre.ir.affine import Affine
 
 i64 = st.integers(-(1 << 62), 1 << 62)
 small = st.integers(0, 1 << 16)

@@ -12,14 +12,14 @@ from effort import python_calls
 from program_interp import execute, round_sen169, sen169_decode, sen169_encode
 
 from torch_spyre import ktir
-from torch_spyre.backend import assembler as asm
-from torch_spyre.backend.assembler import DimMap, Extent
 from torch_spyre.backend.compile import CompiledProgram, compile_module
-from torch_spyre.backend.decoder import decode
-from torch_spyre.backend.isa import IEEE_FP32, SEN169_FP16, VOP_NAMES, Access, Space
+from torch_spyre.backend.program import assembler as asm
+from torch_spyre.backend.program.assembler import DimMap, Extent
+from torch_spyre.backend.program.decoder import decode
+from torch_spyre.backend.program.isa import IEEE_FP32, SEN169_FP16, VOP_NAMES, Access, Space
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
-from torch_spyre.ktir.emit import emit
-from torch_spyre.ktir.tileops import Coord, Immediate, Kernel, LinearOperand, Term
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.plan.tileops import Coord, Immediate, Kernel, LinearOperand, Term
 
 
 def compiled(kernel: Kernel) -> CompiledProgram:

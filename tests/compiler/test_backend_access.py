@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ktir_write import Writer, box, decode, encode, f16, shaped
 from program_interp import round_sen169
 
-from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.options import DEFAULT, Options
+from torch_spyre.backend.program import assembler as asm
 from torch_spyre.errors import InvalidProgram
 
 STRICT = Options(strict=True)

@@ -9,8 +9,8 @@ from ktir_write import Writer, f16
 from program_interp import round_sen169
 
 from torch_spyre import ktir
-from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.compile import compile_module
+from torch_spyre.backend.program import assembler as asm
 from torch_spyre.errors import InvalidProgram, SpyreError, UnsupportedOp
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ktir_write import Writer, box, f16, permutation, shaped
 from program_interp import round_sen169
 
-from torch_spyre.backend import assembler as asm
+from torch_spyre.backend.program import assembler as asm
 
 RNG = np.random.default_rng(5)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from ktir_write import Writer, f16
 from program_interp import round_sen169
 
-from torch_spyre.backend import absorb
-from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.compile import CompiledProgram
+from torch_spyre.backend.program import assembler as asm
+from torch_spyre.backend.schedule import absorb
 
 
 def loops(program: CompiledProgram) -> int:

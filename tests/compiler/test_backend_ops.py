@@ -10,8 +10,8 @@ import pytest
 from ktir_write import Writer, f16, shaped
 from program_interp import round_sen169
 
-from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.options import Options
+from torch_spyre.backend.program import assembler as asm
 from torch_spyre.errors import UnsupportedOp
 
 NAN = math.nan

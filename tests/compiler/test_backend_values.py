@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from program_interp import execute, round_sen169, sen169_decode, sen169_encode
 
-from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.compile import CompiledProgram, compile_module
-from torch_spyre.ktir.emit import emit
-from torch_spyre.ktir.tileops import Access, Immediate, Kernel, KernelArg, LaunchScalar, Space
+from torch_spyre.backend.program import assembler as asm
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.plan.tileops import Access, Immediate, Kernel, KernelArg, LaunchScalar, Space
 
 FP16, FP32 = kernels.FP16, kernels.FP32
 ULP = 2.0**-9  # spacing of SEN169 relative to the power of two below

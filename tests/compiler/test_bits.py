@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from torch_spyre import _card
-from torch_spyre._inductor import config, inspect
-from torch_spyre._inductor.planner import Plan
+from torch_spyre._inductor import config
+from torch_spyre._inductor.debug import inspect
+from torch_spyre._inductor.planning.planner import Plan
 from torch_spyre.backend.compile import compile_module
-from torch_spyre.backend.decoder import decode
-from torch_spyre.ktir.emit import emit
+from torch_spyre.backend.program.decoder import decode
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.superdsc.writer import write_bundle
 from torch_spyre.sdsc import read_bundle
-from torch_spyre.sdsc.writer import write_bundle
 
 
 def half(*size: int) -> torch.Tensor:

@@ -37,7 +37,7 @@ PROCESS = """
     eager = fn(*args).cpu()
     compiled = torch.compile(fn, dynamic=False)(*args).cpu()
     assert torch.equal(eager, compiled)
-    stages = ("xdsl", "torch_spyre.ktir.emit", "torch_spyre.backend", "torch_spyre._inductor.compile")
+    stages = ("xdsl", "torch_spyre.ir.ktir.emit", "torch_spyre.backend", "torch_spyre._inductor.compile")
     print(json.dumps({
         "imported": [m for m in stages if m in sys.modules],
         "bits": hashlib.sha256(compiled.numpy().tobytes()).hexdigest(),
@@ -118,12 +118,12 @@ def test_the_key_holds_every_compiler_knob(row: knobs.Knob) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        "_inductor/planner.py",
+        "_inductor/planning/planner.py",
         "_inductor/passes/layouts.py",
-        "ktir/emit.py",
-        "ops/decompositions.py",
+        "ir/ktir/emit/kernel_function.py",
+        "decompositions/table.py",
         "perf/spyre.toml",
-        "backend/assembler.py",
+        "backend/program/assembler.py",
         "constants.py",
         "formats.py",
         "csrc/card/include/spyre/vops.def",
@@ -213,7 +213,7 @@ def test_writers_race_and_all_win(fresh_caches: Path) -> None:
 
 
 def test_inspection_recompiles_but_keeps_the_entry(fresh_caches: Path) -> None:
-    from torch_spyre._inductor import inspect
+    from torch_spyre._inductor.debug import inspect
 
     x = torch.randn(9, 71).to(FP16).to("spyre")
     _C.clear_eager_cache()
@@ -231,7 +231,7 @@ def test_inspection_recompiles_but_keeps_the_entry(fresh_caches: Path) -> None:
 
 def test_the_launcher_needs_only_the_entry(fresh_caches: Path) -> None:
     """An entry read back launches the same program on other tensors."""
-    from torch_spyre._inductor import inspect
+    from torch_spyre._inductor.debug import inspect
 
     x = torch.randn(9, 72).to(FP16).to("spyre")
     _C.clear_eager_cache()

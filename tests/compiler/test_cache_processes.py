@@ -63,7 +63,7 @@ for kind in sys.argv[1].split(","):
         bits[kind + " " + backend] = {"inference": inference, "training": training, "dynamic": dynamic}[kind](
             backend, 2.0 + number
         )
-stages = ("torch_spyre._inductor.compile", "torch_spyre._inductor.planner", "torch_spyre.backend.compile", "xdsl")
+stages = ("torch_spyre._inductor.compile", "torch_spyre._inductor.planning", "torch_spyre.backend.compile", "xdsl")
 print(json.dumps({
     "bits": bits,
     "lowered": calls["lowered"],
@@ -112,7 +112,7 @@ def test_programs_are_found_without_inductors_cache(tmp_path: Path, kinds: str) 
     shutil.rmtree(tmp_path / "inductor")
     second = process(tmp_path, kinds)
     assert second["bits"] == first["bits"] and second["lowered"] > 0
-    assert "torch_spyre._inductor.planner" not in second["stages"]
+    assert "torch_spyre._inductor.planning.planner" not in second["stages"]
 
 
 @pytest.mark.slow

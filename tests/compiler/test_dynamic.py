@@ -15,7 +15,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import torch_spyre
 from torch_spyre import knobs
-from torch_spyre._inductor import dynamic, inspect
+from torch_spyre._inductor.debug import inspect
+from torch_spyre._inductor.dynamic import launcher
 
 FP16 = torch.float16
 Make = Callable[[int], torch.Tensor]
@@ -32,17 +33,17 @@ def poison() -> None:
 
 
 @contextmanager
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dynamic.DynamicKernel]]:
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[launcher.DynamicKernel]]:
     """The kernels with symbolic sizes that are made inside."""
-    made: list[dynamic.DynamicKernel] = []
-    create = dynamic.DynamicKernel.__init__
+    made: list[launcher.DynamicKernel] = []
+    create = launcher.DynamicKernel.__init__
 
-    def noted(self: dynamic.DynamicKernel, recipe_json: str) -> None:
+    def noted(self: launcher.DynamicKernel, recipe_json: str) -> None:
         create(self, recipe_json)
         made.append(self)
 
     with monkeypatch.context() as m:
-        m.setattr(dynamic.DynamicKernel, "__init__", noted)
+        m.setattr(launcher.DynamicKernel, "__init__", noted)
         yield made
 
 
@@ -293,12 +294,12 @@ def test_found_in_the_cache_again(monkeypatch: pytest.MonkeyPatch, fresh_caches:
     torch._dynamo.reset()
     with kernels(monkeypatch) as made:
         wanted = torch.compile(fn, dynamic=True)(*args).cpu()
-    again = dynamic.DynamicKernel(made[0].json)
+    again = launcher.DynamicKernel(made[0].json)
 
     def refuse(*_: Any) -> None:
         raise AssertionError("planned again")
 
     monkeypatch.setattr("torch_spyre._inductor.compile.compile_graph", refuse)
-    monkeypatch.setattr("torch_spyre._inductor.dynamic_buckets.bucketed", refuse)
+    monkeypatch.setattr("torch_spyre._inductor.dynamic.graph_buckets.bucketed", refuse)
     sizes = next(iter(made[0].calls))
     assert torch.equal(again(*args, *sizes)[0].cpu(), wanted)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from torch_spyre import knobs
-from torch_spyre._inductor import inspect
+from torch_spyre._inductor.debug import inspect
 
 Cut = tuple[int, int]  # parts of k, elements in each
 

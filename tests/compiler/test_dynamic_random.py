@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from torch_spyre._inductor.dynamic_space import NotBucketed, Shape, Space, bucket, least, parts, without_digits
-from torch_spyre._inductor.tilegraph.trace import symbol
+from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, bucket, least, parts, without_digits
+from torch_spyre._inductor.tilegraph.tracing import symbol
 
 FP16 = torch.float16
 Op = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -13,7 +13,8 @@ from graph_fuzz_oracle import Lockstep, host_values
 from torch.nn import functional
 
 from torch_spyre import _C, sanitizer
-from torch_spyre._inductor import config, inspect
+from torch_spyre._inductor import config
+from torch_spyre._inductor.debug import inspect
 from torch_spyre.ops import fallbacks
 
 

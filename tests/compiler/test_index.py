@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from torch_spyre._inductor.tilegraph.index import Index, decompose, evaluate, from_sympy
-from torch_spyre.ktir.tileops import Coord, Term
+from torch_spyre.ir.plan.tileops import Coord, Term
 
 SIZES = st.sampled_from([1, 2, 3, 4, 5, 8, 10, 64, 100, 130, 200])
 

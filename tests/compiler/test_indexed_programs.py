@@ -14,9 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from program_interp import execute, sen169_encode
 
-from torch_spyre.backend import assembler as asm
-from torch_spyre.backend.affine import CORE_ID, Affine
-from torch_spyre.backend.isa import IEEE_FP32, IEEE_INT32, SEN169_FP16, Access, Compute, Rop, Space, format_bytes
+from torch_spyre.backend.program import assembler as asm
+from torch_spyre.backend.program.isa import (
+    IEEE_FP32,
+    IEEE_INT32,
+    SEN169_FP16,
+    Access,
+    Compute,
+    Rop,
+    Space,
+    format_bytes,
+)
+from torch_spyre.ir.affine import CORE_ID, Affine
 from torch_spyre.perf.survey import survey
 from torch_spyre.perf.timeline import estimate
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from torch_spyre import _C, explain, ktir
-from torch_spyre._inductor import inspect
-from torch_spyre._inductor.planner import InputSpec, plan
+from torch_spyre._inductor.debug import inspect
+from torch_spyre._inductor.planning.planner import InputSpec, plan
 from torch_spyre._inductor.tilegraph.graph import Graph, Layout
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.errors import NotExpressible
-from torch_spyre.ktir.emit import emit
-from torch_spyre.ktir.tileops import Operand, Space
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.plan.tileops import Operand, Space
 from torch_spyre.logging_config import ARTIFACTS
 from torch_spyre.sdsc import read_bundle
 
@@ -108,7 +108,7 @@ def test_dumped_superdsc_reads_back(dump: Path) -> None:
 
 
 def test_a_kernel_that_superdsc_cannot_say_gives_the_reason(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch_spyre.sdsc import writer
+    from torch_spyre.ir.superdsc import writer
 
     def refuse(kernel, folder) -> None:
         raise NotExpressible("test: no such form")
@@ -138,7 +138,7 @@ def test_an_op_of_positions_alone_is_dumped_with_its_reason(dump: Path, caplog: 
 def test_a_fault_in_a_printer_does_not_stop_the_program(
     dump: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from torch_spyre.sdsc import writer
+    from torch_spyre.ir.superdsc import writer
 
     monkeypatch.setattr(writer, "write_bundle", lambda kernel, folder: 1 // 0)
     monkeypatch.setattr(inspect.log, "propagate", True)

@@ -146,10 +146,10 @@ def test_numbers_beyond_int32(call: Function) -> None:
 
 def test_indices_made_from_positions_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpolation computes places in floats whose range the sizes tell."""
-    from torch_spyre._inductor import lowering_overflow
+    from torch_spyre._inductor.lowering import overflow
 
     asked: list[str] = []
-    monkeypatch.setattr(lowering_overflow, "_demand", lambda holds, what: asked.append(what))
+    monkeypatch.setattr(overflow, "_demand", lambda holds, what: asked.append(what))
 
     def small(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         places = (torch.arange(50, device=x.device) * 0.7).floor().long()

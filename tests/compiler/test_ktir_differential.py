@@ -20,7 +20,7 @@ from test_ktir_fuzz import CORPUS, SECONDS, _lines, _numbers, _values, time_limi
 
 from torch_spyre import ktir
 from torch_spyre.errors import SpyreError
-from torch_spyre.ktir.placement import dtype_of
+from torch_spyre.ktir.linear_memory import dtype_of
 
 KERNELS = [
     n for n in CORPUS if "1024" not in n and "8192" not in n and n not in ("topk", "literal_add", "paged_attention")

@@ -15,10 +15,10 @@ from ktir_eval import from_device, run, to_device
 
 from torch_spyre import ktir
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
-from torch_spyre.ktir.barriers import barriers_before
-from torch_spyre.ktir.emit import emit
-from torch_spyre.ktir.opfuncs import OPFUNCS, POINTWISE, lookup
-from torch_spyre.ktir.tileops import (
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.plan.barriers import barriers_before
+from torch_spyre.ir.plan.opfuncs import OPFUNCS, POINTWISE, lookup
+from torch_spyre.ir.plan.tileops import (
     Access,
     Coord,
     Immediate,

@@ -13,7 +13,7 @@ from ktir_text import box, function, order, view
 
 from torch_spyre import ktir
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
-from torch_spyre.ktir.legality import RULES
+from torch_spyre.ir.ktir.legality.module_rules import RULES
 
 T = "tensor<8x4xf32>"
 ALL = "affine_set<(i)[g] : (i >= 0)>"

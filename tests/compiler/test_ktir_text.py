@@ -102,7 +102,7 @@ def test_indirect_tile_captures_in_order_of_first_use() -> None:
 
 
 def test_indirect_tile_attributes() -> None:
-    from torch_spyre.ktir.dialect import ConstructIndirectAccessTileOp
+    from torch_spyre.ir.ktir.dialect.context import ConstructIndirectAccessTileOp
 
     module = ktir.parse(
         in_function(
@@ -345,7 +345,7 @@ def test_broken_modules_name_the_rule(body: str, message: str) -> None:
 
 def test_importing_the_package_does_not_import_xdsl() -> None:
     code = (
-        "import sys, torch_spyre.ktir, torch_spyre.ktir.tileops, torch_spyre.ktir.opfuncs, torch_spyre.ktir.barriers; "
+        "import sys, torch_spyre.ktir; from torch_spyre.ir.plan import barriers, opfuncs, tileops; "
         "sys.exit(any(m.startswith('xdsl') for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

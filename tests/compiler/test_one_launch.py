@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torch_spyre import _C
-from torch_spyre._inductor import inspect
+from torch_spyre._inductor.debug import inspect
 
 MANY_INPUTS, MANY_OPS = 320, 500
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torch_spyre._inductor import lowering_overflow
+from torch_spyre._inductor.lowering import overflow
 from torch_spyre.errors import AssertionFailed, Overflow, SpyreError
 from torch_spyre.ops import fallbacks
 
@@ -198,7 +198,7 @@ def test_an_int64_result_outside_int32_fails(name: str, compiled: bool) -> None:
 
 def test_only_int64_that_may_leave_int32_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []
-    monkeypatch.setattr(lowering_overflow, "check", lambda result, in_floats, what: checked.append(what))
+    monkeypatch.setattr(overflow, "check", lambda result, in_floats, what: checked.append(what))
     x, few = torch.arange(50, device="spyre"), torch.ones(50, device="spyre", dtype=torch.int32)
 
     def small(x: torch.Tensor, few: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -60,7 +60,7 @@ def test_activations(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["gelufwd", "silu", "mish", "softplus", "clip"])
 def test_functions_that_the_card_has_stay_whole(name: str) -> None:
     """One device operation, not the formula."""
-    from torch_spyre._inductor import planner
+    from torch_spyre._inductor.planning import planner
 
     call = {**ACTIVATIONS, "gelufwd": F.gelu, "clip": ACTIVATIONS["clamp"]}[name]
     seen: list[str] = []

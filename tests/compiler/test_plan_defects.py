@@ -16,11 +16,12 @@ import torch
 from test_planner import check_ownership, check_placement
 from torch.nn import functional
 
-from torch_spyre._inductor import config, inspect
+from torch_spyre._inductor import config
+from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.hints import clear_tensor_dims, declare_tensor_dim, name_tensor_dims, spyre_hint
-from torch_spyre._inductor.passes.placement import Request, place
-from torch_spyre._inductor.planner import Plan
-from torch_spyre.ktir.tileops import Space
+from torch_spyre._inductor.planning.placement import Request, place
+from torch_spyre._inductor.planning.planner import Plan
+from torch_spyre.ir.plan.tileops import Space
 from torch_spyre.ops import fallbacks
 
 

@@ -16,18 +16,19 @@ from test_planner import check_division, check_ownership, tile_graph
 
 from torch_spyre import constants
 from torch_spyre._C import SpyreTensorLayout
-from torch_spyre._inductor import config, inspect
+from torch_spyre._inductor import config
+from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.passes import division, layouts, spans
-from torch_spyre._inductor.passes.candidates import cut, granularity
-from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.layouts import from_stl
-from torch_spyre._inductor.passes.ownership import REPLICA, holds, part
-from torch_spyre._inductor.planner import InputSpec, Plan, plan
+from torch_spyre._inductor.planning.candidates import cut, granularity
+from torch_spyre._inductor.planning.cost import NodeCost
+from torch_spyre._inductor.planning.ownership import REPLICA, holds, part
+from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre.backend.compile import compile_module
-from torch_spyre.ktir.emit import emit
-from torch_spyre.ktir.tileops import Coord, Dim, Space, Term
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.plan.tileops import Coord, Dim, Space, Term
 
 
 def spec(size: tuple[int, ...]) -> InputSpec:

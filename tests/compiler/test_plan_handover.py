@@ -19,15 +19,15 @@ from test_planner import check_placement
 from torch.nn import functional
 
 from torch_spyre import _C, knobs
-from torch_spyre._inductor import inspect
+from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.passes import handover, residency
-from torch_spyre._inductor.planner import plan
+from torch_spyre._inductor.planning.planner import plan
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre.backend.compile import compile_module
-from torch_spyre.ktir.emit import emit
-from torch_spyre.ktir.handover import Digit, Groups, groups
-from torch_spyre.ktir.tileops import Dim, Term
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.plan.handover_groups import Digit, Groups, groups
+from torch_spyre.ir.plan.tileops import Dim, Term
 
 SIZES = (16, 24)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from torch_spyre._inductor import config, inspect
+from torch_spyre._inductor import config
+from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.hints import clear_tensor_dims, declare_tensor_dim, name_tensor_dims, spyre_hint
-from torch_spyre._inductor.planner import Plan
+from torch_spyre._inductor.planning.planner import Plan
 from torch_spyre.errors import InvalidArgument
 
 

@@ -12,12 +12,13 @@ from test_planner import check_ownership, check_placement
 from torch.nn import functional
 
 from torch_spyre import _C
-from torch_spyre._inductor import config, inspect
-from torch_spyre._inductor.passes.placement import Request, place
-from torch_spyre._inductor.planner import Plan, explain
+from torch_spyre._inductor import config
+from torch_spyre._inductor.debug import inspect
+from torch_spyre._inductor.planning.placement import Request, place
+from torch_spyre._inductor.planning.planner import Plan, explain
 from torch_spyre.constants import LX_BYTES
-from torch_spyre.ktir.barriers import barriers_before
-from torch_spyre.ktir.tileops import Space
+from torch_spyre.ir.plan.barriers import barriers_before
+from torch_spyre.ir.plan.tileops import Space
 
 
 def half(*size: int) -> torch.Tensor:

@@ -24,14 +24,14 @@ from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import config
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.passes.layouts import from_stl
-from torch_spyre._inductor.passes.ownership import REPLICA
-from torch_spyre._inductor.passes.placement import Request, live_ranges, place
-from torch_spyre._inductor.planner import InputSpec, Plan, plan
+from torch_spyre._inductor.planning.ownership import REPLICA
+from torch_spyre._inductor.planning.placement import Request, live_ranges, place
+from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
 from torch_spyre._inductor.tilegraph.index import BASE, evaluate, from_sympy, split_base
 from torch_spyre.constants import LX_BYTES, STICK_BYTES
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ktir.tileops import Access, Coord, Dim, Operand, Space, TileOp
+from torch_spyre.ir.plan.tileops import Access, Coord, Dim, Operand, Space, TileOp
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -363,7 +363,7 @@ def test_a_digit_of_a_digit() -> None:
 
 def test_a_node_may_only_keep_what_its_own_core_wrote() -> None:
     """A reduction over rows after a split by rows must go through memory; a chain over the same rows must not."""
-    from torch_spyre._inductor import inspect
+    from torch_spyre._inductor.debug import inspect
 
     def chain(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x * 2) + x
@@ -387,7 +387,7 @@ def test_a_node_may_only_keep_what_its_own_core_wrote() -> None:
 
 
 def test_node_text_and_explain_name_every_decision() -> None:
-    from torch_spyre._inductor.planner import explain
+    from torch_spyre._inductor.planning.planner import explain
 
     planned = random_plan(Random(3))
     text = planned.graph.text()

@@ -22,7 +22,7 @@ from torch._inductor.utils import fresh_cache
 import torch_spyre
 from torch_spyre import explain, sanitizer
 from torch_spyre._inductor import compile as stages
-from torch_spyre._inductor import inspect
+from torch_spyre._inductor.debug import inspect
 from torch_spyre.errors import IndexOutOfRange, InvalidProgram, SpyreError, UnsupportedOp
 from torch_spyre.ops import fallbacks
 

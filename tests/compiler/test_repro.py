@@ -21,12 +21,13 @@ import torch
 
 from torch_spyre import _C, explain, repro
 from torch_spyre._inductor import compile as stages
-from torch_spyre._inductor import inspect, kernel
+from torch_spyre._inductor import kernel
+from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.tilegraph import reference_ops
 from torch_spyre._inductor.tilegraph.evaluate import evaluate
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.errors import IndexOutOfRange, InvalidProgram
-from torch_spyre.ktir.opfuncs import OPFUNCS
+from torch_spyre.ir.plan.opfuncs import OPFUNCS
 
 FP16 = torch.float16
 

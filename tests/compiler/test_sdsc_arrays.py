@@ -14,7 +14,7 @@ import pytest
 from torch_spyre import _card
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.formats import CODE
-from torch_spyre.sdsc import arrays, formats
+from torch_spyre.ir.superdsc import arrays, constant_formats
 
 FLOATS = ["SEN169_FP16", "IEEE_FP32", "SEN143_FP8", "SEN152_FP8"]
 
@@ -59,12 +59,12 @@ def test_integers_out_of_range() -> None:
         arrays.encode(np.array([1e12]), "IEEE_INT32")
 
 
-@pytest.mark.parametrize("format", formats.WORD_BYTES)
+@pytest.mark.parametrize("format", constant_formats.WORD_BYTES)
 def test_constants_round_trip(format: str) -> None:
     for value in (0.0, 1.0, 2.0, 96.0):
-        assert formats.decode(formats.encode(value, format), format) == value
+        assert constant_formats.decode(constant_formats.encode(value, format), format) == value
 
 
 def test_unknown_constant_format() -> None:
     with pytest.raises(UnsupportedOp, match="FP13"):
-        formats.decode(0, "FP13")
+        constant_formats.decode(0, "FP13")

@@ -17,14 +17,14 @@ import pytest
 from sdsc_files import SEGMENT, T, per_column, per_row, rows, sdsc, write_files
 
 from torch_spyre.errors import InvalidProgram, SpyreError, UnsupportedOp
+from torch_spyre.ir.superdsc.bundle import Bundle, lone
+from torch_spyre.ir.superdsc.bundle_mlir import MAX_EXECUTIONS, parse_bundle
+from torch_spyre.ir.superdsc.writer import symbolic_form
 from torch_spyre.sdsc import SuperDSC, load
-from torch_spyre.sdsc.bundle import Bundle, lone
-from torch_spyre.sdsc.bundle_mlir import MAX_EXECUTIONS, parse_bundle
-from torch_spyre.sdsc.explain import estimate_times, explain
-from torch_spyre.sdsc.launch import bind
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import Result, execute, random_inputs
-from torch_spyre.sdsc.writer import symbolic_form
+from torch_spyre.sdsc.slots import bind
+from torch_spyre.sdsc.tables import estimate_times, explain
 
 SIZES, SPLIT = {"mb": 64, "out": 256}, {"mb": 4}
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from torch_spyre.sdsc import SuperDSC, canonical, load, read_kernel, write_sdsc
-from torch_spyre.sdsc.explain import estimate_times, explain
-from torch_spyre.sdsc.launch import OUTPUT, bind
+from torch_spyre.ir.superdsc import canonical
+from torch_spyre.sdsc import SuperDSC, load, read_kernel, write_sdsc
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import execute, random_inputs
+from torch_spyre.sdsc.slots import OUTPUT, bind
+from torch_spyre.sdsc.tables import estimate_times, explain
 
 FOLDER = os.environ.get("SPYRE_SDSC_EXAMPLES", "")
 FILES = sorted(Path(FOLDER).glob("*.json")) if FOLDER else []

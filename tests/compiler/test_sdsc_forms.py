@@ -31,8 +31,8 @@ from test_sdsc_roundtrip import check, dsc, files_json
 from torch_spyre import _card
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.errors import InvalidProgram, NotExpressible
-from torch_spyre.ktir.emit import emit
-from torch_spyre.ktir.tileops import (
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.plan.tileops import (
     Coord,
     Dim,
     Immediate,
@@ -46,9 +46,10 @@ from torch_spyre.ktir.tileops import (
     TileLoop,
     TileOp,
 )
-from torch_spyre.sdsc import bundle_files, canonical, read_bundle, read_kernel, read_sdsc
-from torch_spyre.sdsc.unroll import without_loops
-from torch_spyre.sdsc.writer import scalars_as_tensors
+from torch_spyre.ir.superdsc import canonical
+from torch_spyre.ir.superdsc.unroll import without_loops
+from torch_spyre.ir.superdsc.writer import scalars_as_tensors
+from torch_spyre.sdsc import bundle_files, read_bundle, read_kernel, read_sdsc
 
 INT32 = "IEEE_INT32"
 

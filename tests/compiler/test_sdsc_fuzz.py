@@ -19,12 +19,12 @@ from test_sdsc_bundles import layer_norm, looped, one_block, softmax, symbolic_f
 from test_sdsc_ops import CASES
 
 from torch_spyre.errors import SpyreError
+from torch_spyre.ir.superdsc import vocabulary as voc
+from torch_spyre.ir.superdsc.bundle import Bundle, lone
 from torch_spyre.sdsc import load
-from torch_spyre.sdsc import vocabulary as voc
-from torch_spyre.sdsc.bundle import Bundle, lone
-from torch_spyre.sdsc.launch import bind, slot_bytes
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import compile_launch, execute, random_inputs
+from torch_spyre.sdsc.slots import bind, slot_bytes
 
 SMALL = {"mb": 8, "out": 128}
 SEEDS = [

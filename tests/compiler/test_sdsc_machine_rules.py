@@ -15,8 +15,8 @@ from test_sdsc_bundles import SIZES, SPLIT, layer_norm, softmax
 from test_sdsc_ops import BATCHED, CASES, MATMUL, PLAIN, gather, topk
 
 from torch_spyre.errors import InvalidProgram
+from torch_spyre.ir.superdsc.bundle import Bundle, Step
 from torch_spyre.sdsc import SuperDSC
-from torch_spyre.sdsc.bundle import Bundle, Step
 
 
 def bundle_of(sdscs: list[SuperDSC], fragment: bool = False) -> Bundle:

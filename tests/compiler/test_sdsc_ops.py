@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from sdsc_files import FP8, FP16, FP32, INT32, UINT32, T, per_column, per_row, rows, sdsc
 
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
+from torch_spyre.ir.superdsc import vocabulary as voc
+from torch_spyre.ir.superdsc.bundle import Bundle, Step
 from torch_spyre.sdsc import SuperDSC
-from torch_spyre.sdsc import vocabulary as voc
-from torch_spyre.sdsc.bundle import Bundle, Step
-from torch_spyre.sdsc.explain import estimate_times, explain
-from torch_spyre.sdsc.launch import bind
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import execute, random_inputs
+from torch_spyre.sdsc.slots import bind
+from torch_spyre.sdsc.tables import estimate_times, explain
 
 SIZES, SPLIT = {"mb": 64, "out": 256}, {"mb": 4}
 UNARY = "abs neg reciprocal exp log sqrt rsqrt tanh sigmoid relufwd gelufwd silu floor".split()

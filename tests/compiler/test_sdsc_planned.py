@@ -18,15 +18,15 @@ from test_sdsc_roundtrip import files_json
 from torch.nn import functional
 
 from torch_spyre import _C
-from torch_spyre._inductor import inspect
 from torch_spyre._inductor.compile import _cached
-from torch_spyre._inductor.inspect import KernelRecord
+from torch_spyre._inductor.debug import inspect
+from torch_spyre._inductor.debug.inspect import KernelRecord
 from torch_spyre._inductor.kernel import to_launch_plan
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.errors import NotExpressible
-from torch_spyre.ktir.emit import emit
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.superdsc.unroll import without_loops
 from torch_spyre.sdsc import bundle_files, read_kernel
-from torch_spyre.sdsc.unroll import without_loops
 
 HALF, FULL, BOOL = torch.float16, torch.float32, torch.bool
 Case = tuple[Callable[..., torch.Tensor], list[torch.Tensor]]

@@ -14,12 +14,13 @@ import test_sdsc_forms
 import test_sdsc_roundtrip
 from test_sdsc_roundtrip import files_json
 
-from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.compile import compile_module
-from torch_spyre.backend.decoder import decode
-from torch_spyre.ktir.emit import emit
-from torch_spyre.ktir.tileops import Kernel
-from torch_spyre.sdsc import canonical, read_kernel
+from torch_spyre.backend.program import assembler as asm
+from torch_spyre.backend.program.decoder import decode
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.plan.tileops import Kernel
+from torch_spyre.ir.superdsc import canonical
+from torch_spyre.sdsc import read_kernel
 
 KERNELS = test_sdsc_roundtrip.KERNELS | test_sdsc_forms.KERNELS
 

@@ -22,7 +22,7 @@ from ktir_kernels import (
 )
 
 from torch_spyre.errors import NotExpressible
-from torch_spyre.ktir.tileops import (
+from torch_spyre.ir.plan.tileops import (
     Coord,
     Dim,
     Immediate,

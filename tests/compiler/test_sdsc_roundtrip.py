@@ -29,10 +29,11 @@ from ktir_kernels import (
 )
 
 from torch_spyre.errors import NotExpressible
-from torch_spyre.ktir.emit import emit
-from torch_spyre.ktir.tileops import Dim, Kernel, Operand, Space, Tensor, TileOp
-from torch_spyre.sdsc import bundle_files, canonical, read_bundle, read_kernel, write_bundle
-from torch_spyre.sdsc.formats import decode, encode
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.plan.tileops import Dim, Kernel, Operand, Space, Tensor, TileOp
+from torch_spyre.ir.superdsc import canonical
+from torch_spyre.ir.superdsc.constant_formats import decode, encode
+from torch_spyre.sdsc import bundle_files, read_bundle, read_kernel, write_bundle
 
 SEGMENT = 16 << 30
 

@@ -21,15 +21,15 @@ from test_sdsc_planned import FULL, HALF, Case, check, one, planned, values
 from test_sdsc_programs import normal
 from torch.nn import functional
 
-from torch_spyre.backend import assembler as asm
 from torch_spyre.backend.compile import compile_module
-from torch_spyre.backend.decoder import decode
+from torch_spyre.backend.program import assembler as asm
+from torch_spyre.backend.program.decoder import decode
 from torch_spyre.errors import NotExpressible
-from torch_spyre.ktir.emit import emit
-from torch_spyre.ktir.text import parse
+from torch_spyre.ir.ktir.emit.kernel_function import emit
+from torch_spyre.ir.ktir.text import parse
+from torch_spyre.ir.superdsc.unroll import without_loops
+from torch_spyre.ir.superdsc.writer import bundle_files, scalars_as_tensors
 from torch_spyre.sdsc import read_bundle
-from torch_spyre.sdsc.unroll import without_loops
-from torch_spyre.sdsc.writer import bundle_files, scalars_as_tensors
 
 # Test files whose kernels are counted, and the share that is expressible at least.
 COUNTED = ("test_compile.py", "test_random_graphs.py", "test_index.py", "test_bits.py")

@@ -27,7 +27,7 @@ from torch._dynamo.utils import counters
 print(json.dumps({
     "text": text,
     "eager ops lowered": traced,
-    "planner": "torch_spyre._inductor.planner" in sys.modules,
+    "planner": "torch_spyre._inductor.planning.planner" in sys.modules,
     "xdsl": "xdsl" in sys.modules,
     "graphs": counters["stats"]["unique_graphs"],
     "misses": counters["inductor"]["fxgraph_cache_miss"] + counters["aot_autograd"]["autograd_cache_miss"],

@@ -25,11 +25,11 @@ from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
 from torch_spyre import _C
 from torch_spyre._inductor import compile as stages
-from torch_spyre._inductor import inspect
-from torch_spyre.backend.decoder import decode
+from torch_spyre._inductor.debug import inspect
+from torch_spyre.backend.program.decoder import decode
 from torch_spyre.models.blocks import compile_blocks
 from torch_spyre.numerics.priority import PRIORITY, build
-from torch_spyre.ops.grouped import grouped_mm
+from torch_spyre.ops.kernels.grouped import grouped_mm
 from torch_spyre.perf.survey import survey
 
 FP16 = torch.float16

@@ -51,7 +51,7 @@ def functions() -> tuple[Callable[..., Any], ...]:
 
 def program_bytes() -> bytes:
     """A program that adds two vectors, as the eager compiler makes it."""
-    from torch_spyre._inductor import inspect
+    from torch_spyre._inductor.debug import inspect
 
     inspect.start()
     torch.add(torch.ones(70, device="spyre"), torch.ones(70, device="spyre"))

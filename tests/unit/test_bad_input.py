@@ -193,7 +193,7 @@ def test_an_unsupported_operation_in_a_compiled_function_names_op_and_line() -> 
 @pytest.fixture(scope="module")
 def program() -> bytes:
     """The binary of a real kernel."""
-    from torch_spyre._inductor import inspect
+    from torch_spyre._inductor.debug import inspect
 
     inspect.start()
     torch._dynamo.reset()

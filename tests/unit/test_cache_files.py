@@ -21,9 +21,10 @@ import pytest
 import torch
 
 from torch_spyre import _C, files
-from torch_spyre._inductor import dynamic, kernel
+from torch_spyre._inductor import kernel
+from torch_spyre._inductor.dynamic import launcher
 from torch_spyre.errors import InvalidProgram
-from torch_spyre.ops import eager_cache
+from torch_spyre.ops.reuse import lowered_calls
 from torch_spyre.runtime import cache
 
 KERNEL = cache.CachedKernel("k", b"not a program", (("input", 0),), (), (), 0)
@@ -38,7 +39,7 @@ def x() -> torch.Tensor:
 def forget() -> None:
     """As a new process: what was found or said before is not known."""
     _C.clear_eager_cache()
-    eager_cache._known.clear()
+    lowered_calls._known.clear()
     cache._warn_untrusted.cache_clear()
 
 
@@ -196,13 +197,13 @@ def test_folders_and_files_are_private_whatever_the_umask(fresh_caches: Path, mo
     before = os.umask(0)
     try:
         cache.store(ENTRY, KERNEL)
-        eager_cache.store(ENTRY, {"graph": ""})
+        lowered_calls.store(ENTRY, {"graph": ""})
     finally:
         os.umask(before)
     for path in (root, *root.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
     forget()
-    assert cache.load(ENTRY) == KERNEL and eager_cache.load(ENTRY) is not None
+    assert cache.load(ENTRY) == KERNEL and lowered_calls.load(ENTRY) is not None
 
 
 # Stores that fail
@@ -219,7 +220,7 @@ def test_a_failed_store_leaves_nothing(
     monkeypatch.setattr(files, "write_private", full)
     stores: list[Callable[[], None]] = [
         lambda: cache.store(ENTRY, KERNEL),
-        lambda: eager_cache.store(ENTRY, {"graph": ""}),
+        lambda: lowered_calls.store(ENTRY, {"graph": ""}),
     ]
     for store in stores:
         if isinstance(error, OSError):
@@ -267,7 +268,7 @@ def test_a_refused_program_is_not_stored(
 def test_nor_one_for_a_bucket_of_sizes(fresh_caches: Path) -> None:
     entry = cache.key("graph", [])
     with pytest.raises(InvalidProgram):
-        dynamic.accepted(entry, KERNEL)
-    assert dynamic.recalled(entry) is None and entries(fresh_caches) == []
+        launcher.accepted(entry, KERNEL)
+    assert launcher.recalled(entry) is None and entries(fresh_caches) == []
     cache.store(entry, KERNEL)
-    assert dynamic.recalled(entry) is None and entries(fresh_caches) == [], "refused later: removed"
+    assert launcher.recalled(entry) is None and entries(fresh_caches) == [], "refused later: removed"

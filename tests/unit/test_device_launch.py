@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from torch_spyre import _C
-from torch_spyre.backend import assembler as a
-from torch_spyre.backend.affine import ZERO, Affine
-from torch_spyre.backend.isa import VOPS, Access, Compute, ScalarKind, Space
+from torch_spyre.backend.program import assembler as a
+from torch_spyre.backend.program.isa import VOPS, Access, Compute, ScalarKind, Space
 from torch_spyre.errors import InvalidArgument, InvalidProgram
+from torch_spyre.ir.affine import ZERO, Affine
 
 N = 32  # one stick of float32
 FP32 = _C.DataFormats.IEEE_FP32.value

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from torch_spyre import _C, knobs
-from torch_spyre.ops import eager, eager_cache
+from torch_spyre.ops import eager
+from torch_spyre.ops.reuse import lowered_calls
 
 RUN = """
 import sys, torch
@@ -19,7 +20,7 @@ x = torch.arange(210, dtype=torch.float16).reshape(3, 70).to("spyre")
 out = torch.empty(0, device="spyre", dtype=torch.float16)
 torch.neg(x, out=out)
 print((x * 3).sum().item(), torch.softmax(x, -1)[0, 69].item(), out[0, 2].item())
-print("torch_spyre._inductor.planner" in sys.modules, "torch._inductor.graph" in sys.modules, file=sys.stderr)
+print("torch_spyre._inductor.planning.planner" in sys.modules, "torch._inductor.graph" in sys.modules, file=sys.stderr)
 """
 
 
@@ -45,18 +46,18 @@ def test_numbers_are_not_part_of_an_entry() -> None:
     x = torch.ones(2, 64, dtype=torch.float16).to("spyre")
     mul = torch.ops.aten.mul.Tensor
     two, three = torch.tensor(2.0), torch.tensor(3.0)
-    assert eager_cache.key(mul, (x, two), {}) == eager_cache.key(mul, (x, three), {})
-    assert eager_cache.key(mul, (x, two), {}) != eager_cache.key(mul, (x, two.int()), {})
+    assert lowered_calls.key(mul, (x, two), {}) == lowered_calls.key(mul, (x, three), {})
+    assert lowered_calls.key(mul, (x, two), {}) != lowered_calls.key(mul, (x, two.int()), {})
     assert (x * 2).cpu().unique().tolist() == [2.0] and (x * 3).cpu().unique().tolist() == [3.0]
 
 
 def test_layout_is_and_offset_is_not() -> None:
     x = torch.ones(2, 64, dtype=torch.float16).to("spyre")
     neg = torch.ops.aten.neg.default
-    keys = {eager_cache.key(neg, (y,), {}) for y in (x, x.T, x[1:], x[:1], x.float())}
+    keys = {lowered_calls.key(neg, (y,), {}) for y in (x, x.T, x[1:], x[:1], x.float())}
     assert len(keys) == 4 and None not in keys
-    assert eager_cache.key(neg, (x[1:],), {}) == eager_cache.key(neg, (x[:1],), {})
-    assert eager_cache.key(neg, (torch.ones(2),), {}) is None, "a host tensor that is no number"
+    assert lowered_calls.key(neg, (x[1:],), {}) == lowered_calls.key(neg, (x[:1],), {})
+    assert lowered_calls.key(neg, (torch.ones(2),), {}) is None, "a host tensor that is no number"
 
 
 def test_a_recalled_op_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_spyre.ops.eager_sizes import Call, Pattern, Seen, pattern, value
+from torch_spyre.ops.reuse.varying_sizes import Call, Pattern, Seen, pattern, value
 
 
 def dense(*size: int, offset: int = 0) -> Seen:

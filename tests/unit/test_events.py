@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torch_spyre import _C
-from torch_spyre._inductor import inspect
+from torch_spyre._inductor.debug import inspect
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.perf.device import load
 

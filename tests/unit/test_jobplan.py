@@ -20,8 +20,8 @@ import torch
 from test_device_launch import FP32, N, memory
 
 from torch_spyre import _C, runtime
-from torch_spyre.backend import assembler as a
-from torch_spyre.backend.isa import VOPS, Access, Compute, ScalarKind, Space
+from torch_spyre.backend.program import assembler as a
+from torch_spyre.backend.program.isa import VOPS, Access, Compute, ScalarKind, Space
 from torch_spyre.errors import InvalidArgument, InvalidProgram, UnsupportedOp
 from torch_spyre.runtime import cache, jobplan, spyrecode
 from torch_spyre.runtime.spyrecode import PROGRAM_BASE
@@ -171,7 +171,7 @@ def test_launch_kernel_loads_once(folder: Path, pair: list[torch.Tensor]) -> Non
 
 
 def test_launch_kernel_compiles_a_bundle(tmp_path: Path) -> None:
-    from torch_spyre._inductor import inspect
+    from torch_spyre._inductor.debug import inspect
 
     x, y = torch.randn(64, 128).half().to("spyre"), torch.randn(64, 128).half().to("spyre")
     inspect.start()

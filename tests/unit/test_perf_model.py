@@ -9,33 +9,33 @@ from collections.abc import Callable
 import pytest
 from effort import python_calls
 
-from torch_spyre.backend.assembler import Program
 from torch_spyre.backend.compile import compile_module
+from torch_spyre.backend.program.assembler import Program
 from torch_spyre.errors import InvalidArgument
-from torch_spyre.ktir import emit
-from torch_spyre.ktir.tileops import Kernel
+from torch_spyre.ir.ktir.emit import kernel_function
+from torch_spyre.ir.plan.tileops import Kernel
 from torch_spyre.perf import device as devices
-from torch_spyre.perf import kernels
+from torch_spyre.perf.calibration import plans
 from torch_spyre.perf.cli import main
 from torch_spyre.perf.survey import survey
 from torch_spyre.perf.timeline import estimate, price
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
-    "add": lambda: kernels.pointwise("add", 1024, 1024, 16, 2),
-    "broadcast": lambda: kernels.pointwise("add", 1024, 1024, 16, 2, "r"),
-    "reduce": lambda: kernels.row_reduce("sum", 1024, 1024, 16),
-    "transpose": lambda: kernels.transpose(1024, 1024, 16),
-    "swap_outer": lambda: kernels.swap_outer(256, 8, 512, 16),
-    "concat": lambda: kernels.concat(1024, 1024, 0, 16),
-    "softmax": lambda: kernels.softmax(1024, 512, 2, 16, True),
-    "matmul": lambda: kernels.matmul(1, 512, 512, 512, (1, 4, 4, 1), 16),
-    "split_k": lambda: kernels.matmul(1, 512, 512, 512, (1, 4, 2, 2), 16),
-    "batched": lambda: kernels.matmul(4, 256, 256, 256, (1, 4, 4, 1), 16),
+    "add": lambda: plans.pointwise("add", 1024, 1024, 16, 2),
+    "broadcast": lambda: plans.pointwise("add", 1024, 1024, 16, 2, "r"),
+    "reduce": lambda: plans.row_reduce("sum", 1024, 1024, 16),
+    "transpose": lambda: plans.transpose(1024, 1024, 16),
+    "swap_outer": lambda: plans.swap_outer(256, 8, 512, 16),
+    "concat": lambda: plans.concat(1024, 1024, 0, 16),
+    "softmax": lambda: plans.softmax(1024, 512, 2, 16, True),
+    "matmul": lambda: plans.matmul(1, 512, 512, 512, (1, 4, 4, 1), 16),
+    "split_k": lambda: plans.matmul(1, 512, 512, 512, (1, 4, 2, 2), 16),
+    "batched": lambda: plans.matmul(4, 256, 256, 256, (1, 4, 4, 1), 16),
 }
 
 
 def program(kernel: Kernel) -> Program:
-    return compile_module(emit.emit(kernel)).program
+    return compile_module(kernel_function.emit(kernel)).program
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def test_the_smaller_card_is_slower(programs: dict[str, Program], name: str) -> 
 
 
 def test_lx_share_moves_bad_splits_and_not_good_ones() -> None:
-    good = survey(program(kernels.matmul(1, 2048, 2048, 2048, (1, 8, 4, 1), 32)))
-    bad = survey(program(kernels.matmul(1, 8192, 2048, 2048, (1, 32, 1, 1), 32)))
+    good = survey(program(plans.matmul(1, 2048, 2048, 2048, (1, 8, 4, 1), 32)))
+    bad = survey(program(plans.matmul(1, 8192, 2048, 2048, (1, 32, 1, 1), 32)))
     spyre = devices.load()
     wide = spyre.with_values(matmul__lx_fraction=0.8)
     assert price(bad, wide).duration_ns < 0.7 * price(bad, spyre).duration_ns
@@ -83,13 +83,13 @@ def test_lx_share_moves_bad_splits_and_not_good_ones() -> None:
 
 
 def test_two_halves_of_memory() -> None:
-    times = {c: estimate(program(kernels.row_reduce("sum", 2048, 8192, c))).duration_ns for c in (8, 16, 32)}
+    times = {c: estimate(program(plans.row_reduce("sum", 2048, 8192, c))).duration_ns for c in (8, 16, 32)}
     assert times[8] == pytest.approx(times[16], rel=0.05)
     assert times[32] < 0.6 * times[16]
 
 
 def test_estimate_grows_with_the_ops_and_not_faster() -> None:
-    few, many = (program(kernels.chain(count + 1, 1024, 1024, 32, False)) for count in (10, 100))
+    few, many = (program(plans.chain(count + 1, 1024, 1024, 32, False)) for count in (10, 100))
     assert python_calls(lambda: estimate(many)) < 15 * python_calls(lambda: estimate(few))
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.perf import device as devices
-from torch_spyre.perf import validate
-from torch_spyre.perf.calibrate import Fit, fitted_names, leave_one_shape_out, write_values
+from torch_spyre.perf.calibration import validate
+from torch_spyre.perf.calibration.calibrate import Fit, fitted_names, leave_one_shape_out, write_values
+from torch_spyre.perf.calibration.measured_kernels import MEASURED, Row, load
 from torch_spyre.perf.cli import main
-from torch_spyre.perf.measured_kernels import MEASURED, Row, load
 
 # class: (median, mean), with the row's shape left out of the fit
 BOUNDS = {

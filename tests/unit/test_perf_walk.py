@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torch_spyre.backend.affine import CORE_ID, Affine
-from torch_spyre.backend.assembler import (
+from torch_spyre.backend.program.assembler import (
     BarrierInst,
     CopyInst,
     DimMap,
@@ -21,8 +20,9 @@ from torch_spyre.backend.assembler import (
     Program,
     SopInst,
 )
-from torch_spyre.backend.isa import SEN169_FP16, Sop, Space
-from torch_spyre.perf.access import Streams
+from torch_spyre.backend.program.isa import SEN169_FP16, Sop, Space
+from torch_spyre.ir.affine import CORE_ID, Affine
+from torch_spyre.perf.requests import Streams
 from torch_spyre.perf.survey import survey
 from torch_spyre.perf.walk import Registers, extents, walk
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.perf import device as devices
-from torch_spyre.predict import blocks, cli, configs, coverage, model, whatif
+from torch_spyre.predict import cli, configs, coverage, decoder_parts, model, whatif
 from torch_spyre.predict.configs import ModelConfig
 from torch_spyre.predict.model import Part, Request
 
@@ -86,7 +86,7 @@ def test_windows_make_two_kinds_of_layers() -> None:
 def test_a_layer_is_a_decoder_layer() -> None:
     """Against PyTorch's own attention, in float64."""
     torch.manual_seed(0)
-    layer = blocks.Dense(TINY, "cpu").double()
+    layer = decoder_parts.Dense(TINY, "cpu").double()
     for p in layer.parameters():
         torch.nn.init.normal_(p, std=0.1)
     tokens, angle = 16, torch.rand(16, 32, dtype=torch.float64)
@@ -119,7 +119,7 @@ def test_a_layer_is_a_decoder_layer() -> None:
 def test_a_compiled_layer_computes_on_the_card() -> None:
     """What is timed is what would run: the same module, compiled, against float64."""
     torch.manual_seed(0)
-    layer = blocks.Dense(TINY, "cpu")
+    layer = decoder_parts.Dense(TINY, "cpu")
     for p in layer.parameters():
         torch.nn.init.normal_(p, std=0.08)
     tokens, context = 64, 128
@@ -129,7 +129,7 @@ def test_a_compiled_layer_computes_on_the_card() -> None:
     cache = [torch.randn(1, TINY.kv_heads, context, TINY.head_dim) for _ in range(2)]
     inputs = [t.half() for t in (x, angle.cos(), angle.sin(), mask.repeat(2, 1), *cache)]
     with torch.no_grad():
-        wanted = blocks.Dense(TINY, "cpu").double()
+        wanted = decoder_parts.Dense(TINY, "cpu").double()
         wanted.load_state_dict(layer.state_dict())
         expected = wanted(*(t.double() for t in inputs))
         found = torch.compile(layer.to("spyre"), dynamic=False)(*(t.to("spyre") for t in inputs)).cpu().double()

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 import torch_spyre.profiler
 from torch_spyre import _C
-from torch_spyre.backend.decoder import decode
+from torch_spyre.backend.program.decoder import decode
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.perf import schedule
 from torch_spyre.perf.device import load

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from torch_spyre import files
-from torch_spyre.smi import cli, status
+from torch_spyre.device import status
+from torch_spyre.smi import cli
 
 CHILD = """
 import os, sys, torch

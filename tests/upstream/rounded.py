@@ -15,7 +15,7 @@ from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from torch_spyre.ops.attention import attention
+from torch_spyre.decompositions.attention import attention
 
 # Ops that the CPU does in one kernel, by the formula that the card follows.
 _FORMULAS: dict[str, Callable[..., Any]] = {"nn.functional.scaled_dot_product_attention": attention}

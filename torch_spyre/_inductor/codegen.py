@@ -22,10 +22,11 @@ from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from torch_spyre._inductor import ordering, provenance
-from torch_spyre._inductor.dynamic_recipe import Recipe, record
+from torch_spyre._inductor.debug import provenance
+from torch_spyre._inductor.dynamic.recipe import Recipe, record
+from torch_spyre._inductor.lowering import node_order
 from torch_spyre._inductor.tilegraph.build import Builder, Computed, describe
-from torch_spyre._inductor.tilegraph.trace import KEY
+from torch_spyre._inductor.tilegraph.tracing import KEY
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
 
@@ -94,7 +95,7 @@ class SpyreScheduling(BaseScheduling):
 
     def _dynamic(self, recipe: Recipe) -> str:
         wrapper = V.graph.wrapper_code
-        wrapper.header.writeline("from torch_spyre._inductor.dynamic import kernel as spyre_dynamic_kernel")
+        wrapper.header.writeline("from torch_spyre._inductor.dynamic.launcher import kernel as spyre_dynamic_kernel")
         wrapper.define_kernel(recipe.name, f"spyre_dynamic_kernel({recipe.to_json()!r})", gpu=False)
         arguments = [g.name for g in recipe.given]
         _draw_keys(arguments)
@@ -157,7 +158,7 @@ class _HostCode(PythonWrapperCodegen):
         """Inductor's order is final when it calls this, and nothing is written yet. A branch or the body of a loop is
         announced to its parent first, before it has an order."""
         if graph.scheduler is not None:
-            nodes = ordering.in_few_runs(graph.scheduler.nodes)
+            nodes = node_order.in_few_runs(graph.scheduler.nodes)
             if nodes != graph.scheduler.nodes:
                 graph.scheduler.nodes = nodes
                 graph.scheduler.compute_last_usage()

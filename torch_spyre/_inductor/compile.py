@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_spyre import knobs
-from torch_spyre._inductor import inspect
-from torch_spyre._inductor.planner import InputSpec, Plan, plan
+from torch_spyre._inductor.debug import inspect
+from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph, Layout
-from torch_spyre.backend.assembler import Program
 from torch_spyre.backend.compile import compile_module
-from torch_spyre.backend.isa import ScalarKind
+from torch_spyre.backend.program.assembler import Program
+from torch_spyre.backend.program.isa import ScalarKind
 from torch_spyre.errors import InvalidProgram, ScratchpadFull, SpanExceeded, UnsupportedOp
-from torch_spyre.ktir.emit import emit
+from torch_spyre.ir.ktir.emit.kernel_function import emit
 from torch_spyre.perf.timeline import estimate
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec
 

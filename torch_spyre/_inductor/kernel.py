@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from torch_spyre import _C, knobs
-from torch_spyre._inductor import debug_launch, hints
+from torch_spyre._inductor import hints
+from torch_spyre._inductor.debug import launchers
 from torch_spyre.errors import InvalidProgram, OutOfBounds
 from torch_spyre.runtime import cache
 from torch_spyre.runtime.jobplan import output_arguments
@@ -25,9 +26,9 @@ log = logging.getLogger(__name__)
 def kernel(name: str, graph_json: str) -> Any:
     """The launcher of one kernel of a compiled graph."""
     launcher = _C.KernelLauncher(name, lambda inputs: launch_plan(graph_json, inputs))
-    if not debug_launch.wanted():
+    if not launchers.wanted():
         return launcher
-    return debug_launch.wrapped(launcher, graph_json, describe_inputs, launch_plan)
+    return launchers.wrapped(launcher, graph_json, describe_inputs, launch_plan)
 
 
 def launch_plan(graph_json: str, inputs: Sequence[Any]) -> Any:
@@ -44,7 +45,7 @@ def for_offsets(inputs: Sequence[Any], make: Callable[[Sequence[tuple[Any, ...]]
 
 def _launch_plan(graph_json: str, described: Sequence[tuple[Any, ...]], inputs: Sequence[Any]) -> Any:
     entry = cache.key(graph_json, described)
-    from torch_spyre._inductor import inspect
+    from torch_spyre._inductor.debug import inspect
 
     found = None if inspect.active() else cache.load(entry)
     if found is not None:

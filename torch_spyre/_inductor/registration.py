@@ -13,12 +13,12 @@ from torch._dynamo.device_interface import register_interface_for_device
 from torch._inductor.codegen.common import register_backend_for_device, register_device_op_overrides
 
 from torch_spyre import patches
-from torch_spyre._inductor import config, lowering, recompute
+from torch_spyre._inductor import config, decompositions
 from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
+from torch_spyre._inductor.lowering import recompute, tables
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.interface import SpyreInterface
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops import decompositions
 
 Scheduling = SpyreScheduling
 PythonWrapperCodegen = SpyreWrapperCodegen
@@ -48,7 +48,7 @@ def _register() -> None:
     )
     register_interface_for_device(DEVICE_NAME, SpyreInterface)
     register_device_op_overrides(DEVICE_NAME, SpyreDeviceOpOverrides())
-    lowering.register()
+    tables.register()
     decompositions.register()
     recompute.register()
     patches.apply_to_inductor()

@@ -13,47 +13,44 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 
 from torch_spyre import constants
-from torch_spyre.backend import (
-    absorb,
+from torch_spyre.backend.addressing.access_tiles import Accesses
+from torch_spyre.backend.options import DEFAULT, Options
+from torch_spyre.backend.program.assembler import Instruction, Program, ProgramArg, ProgramBuilder
+from torch_spyre.backend.program.isa import MAX_CORES, Access, ScalarKind
+from torch_spyre.backend.schedule import absorb, phases, scratch, streaming
+from torch_spyre.backend.schedule.scalars import Scalars
+from torch_spyre.backend.schedule.stream import Register, Stream
+from torch_spyre.backend.select import (
     bodies,
     comparisons,
+    composed,
     contractions,
     control,
     conversions,
     elementwise,
-    functions,
-    memory,
-    ordering,
-    phases,
+    loads,
     reshapes,
-    scratch,
-    streaming,
+    sorting,
     unsigned,
 )
-from torch_spyre.backend.access import Accesses
-from torch_spyre.backend.affine import Affine, arg_symbol
-from torch_spyre.backend.assembler import Instruction, Program, ProgramArg, ProgramBuilder
-from torch_spyre.backend.isa import MAX_CORES, Access, ScalarKind
-from torch_spyre.backend.options import DEFAULT, Options
-from torch_spyre.backend.scalars import Scalars
-from torch_spyre.backend.selector import Selector
-from torch_spyre.backend.stream import Register, Stream
+from torch_spyre.backend.select.selector import Selector
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.errors import InvalidArgument, InvalidProgram, ScratchpadFull, UnsupportedOp
-from torch_spyre.ktir.spyreop import DF16Type
-from torch_spyre.ktir.types import RuntimeArgType
+from torch_spyre.ir.affine import Affine, arg_symbol
+from torch_spyre.ir.ktir.dialect.spyreop import DF16Type
+from torch_spyre.ir.ktir.dialect.types import RuntimeArgType
 
 _HANDLERS = (
-    memory,
+    loads,
     bodies,
     elementwise,
     comparisons,
-    functions,
+    composed,
     conversions,
     unsigned,
     reshapes,
     contractions,
-    ordering,
+    sorting,
     phases,
     control,
 )
@@ -92,14 +89,14 @@ def compile_module(
     `bind` gives integer arguments, by position or name, values that the program may rely on. `sizes` are bytes of the
     launch buffers, where a view could reach further than its accesses do; the card proves that they do not.
     """
-    functions = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
+    composed = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
     if function is not None:
-        functions = [f for f in functions if f.sym_name.data == function]
-    if len(functions) != 1:
-        names = [f.sym_name.data for f in functions]
+        composed = [f for f in composed if f.sym_name.data == function]
+    if len(composed) != 1:
+        names = [f.sym_name.data for f in composed]
         raise InvalidProgram(f"a program is one function; found {names or 'none'}, name the one to compile")
-    arguments = _Arguments(functions[0].body.block.args, bind or {})
-    program, uses_memory = _within_scratchpads(functions[0], arguments, options)
+    arguments = _Arguments(composed[0].body.block.args, bind or {})
+    program, uses_memory = _within_scratchpads(composed[0], arguments, options)
     if sizes is not None:
         ends = zip(program.args, sizes, strict=True)
         program.args = [ProgramArg(arg.access, min(arg.bytes, size)) for arg, size in ends]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -10,8 +11,7 @@ import torch
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.device import memory
-from torch_spyre.device.index import device_index
+from torch_spyre.device import memory, publish
 from torch_spyre.device.memory import (
     OutOfMemoryError,
     empty_cache,
@@ -44,9 +44,9 @@ from torch_spyre.device.random import (
     set_rng_state,
     set_rng_state_all,
 )
+from torch_spyre.device.selection import device_index
 from torch_spyre.device.streams import Event, Stream, current_stream, default_stream, stream, synchronize
 from torch_spyre.device.tensors import empty_with_layout, from_device, to_with_layout
-from torch_spyre.smi import publish
 
 __all__ = [
     "Event",
@@ -99,7 +99,9 @@ __all__ = [
 ]
 
 # Inductor asks the device module for these when something is first compiled; importing the registration answers it.
+# What Inductor asks of a device module. The package names the compiler that answers, which is imported only then.
 _INDUCTOR_NAMES = ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen")
+_compiler: Callable[[], Any]
 
 
 def is_available() -> bool:
@@ -180,6 +182,11 @@ def is_initialized() -> bool:
     return _C.is_initialized()
 
 
+def _set_compiler(load: Callable[[], Any]) -> None:
+    global _compiler
+    _compiler = load
+
+
 def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16]
 
@@ -194,9 +201,7 @@ def _is_in_bad_fork() -> bool:
 
 def __getattr__(name: str) -> Any:
     if name in _INDUCTOR_NAMES:
-        from torch_spyre._inductor import registration
-
-        return getattr(registration, name)
+        return getattr(_compiler(), name)
     if not name.startswith("__") and hasattr(_C, name):
         return getattr(_C, name)
     raise AttributeError(f"module 'torch.spyre' has no attribute {name!r}")

@@ -10,9 +10,9 @@ import torch
 from torch.accelerator.memory import empty_host_cache
 
 from torch_spyre import _C
-from torch_spyre.device.index import device_index
+from torch_spyre.device.memory_history import _dump_snapshot, _record_memory_history, _snapshot
 from torch_spyre.device.properties import get_device_properties
-from torch_spyre.runtime.memory_history import _dump_snapshot, _record_memory_history, _snapshot
+from torch_spyre.device.selection import device_index
 
 __all__ = [
     "OutOfMemoryError",

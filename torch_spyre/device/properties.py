@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_spyre.constants import CORES, DATA_SEGMENTS, LX_BYTES, SEGMENT_BYTES
-from torch_spyre.device.index import device_index
+from torch_spyre.device.selection import device_index
 
 NAME = "IBM Spyre (software card)"
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_spyre import _C
-from torch_spyre.device.index import device_index
+from torch_spyre.device.selection import device_index
 
 _SEED_MASK = 0xFFFF_FFFF_FFFF_FFFF
 

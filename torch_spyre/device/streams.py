@@ -15,7 +15,7 @@ import torch
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.events import Event
-from torch_spyre.device.index import device_index
+from torch_spyre.device.selection import device_index
 
 __all__ = ["Event", "Stream", "current_stream", "default_stream", "stream", "synchronize"]
 

@@ -45,21 +45,21 @@ def load(
 
 def parse(text: str, name: str = "<ktir>") -> ModuleOp:
     """Read KTIR text in any of its spellings and verify it."""
-    from torch_spyre.ktir import text as ktir_text
+    from torch_spyre.ir.ktir import text as ktir_text
 
     return ktir_text.parse(text, name)
 
 
 def print_module(module: ModuleOp) -> str:
     """KTIR text in the current spelling."""
-    from torch_spyre.ktir import text as ktir_text
+    from torch_spyre.ir.ktir import text as ktir_text
 
     return ktir_text.print_module(module)
 
 
 def verify(module: ModuleOp) -> None:
     """Raise InvalidProgram with the broken rule, or return."""
-    from torch_spyre.ktir import text as ktir_text
+    from torch_spyre.ir.ktir import text as ktir_text
 
     ktir_text.verify(module)
 

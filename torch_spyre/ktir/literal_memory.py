@@ -16,12 +16,12 @@ import torch
 
 from torch_spyre import _C
 from torch_spyre.backend.compile import compile_module
-from torch_spyre.backend.isa import format_bytes, format_of_type
+from torch_spyre.backend.program.isa import format_bytes, format_of_type
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.errors import InvalidArgument
-from torch_spyre.ktir import placement
-from torch_spyre.ktir.functions import Function, Shape, View
-from torch_spyre.ktir.placement import Placement
+from torch_spyre.ir.ktir.signatures import Function, Shape, View
+from torch_spyre.ktir import linear_memory
+from torch_spyre.ktir.linear_memory import Placement
 
 _BYTE = torch.int8
 
@@ -48,7 +48,7 @@ class SharedMemory:
         stick_addresses: bool,
     ) -> None:
         self.device = device
-        self.buffer = placement.empty_linear(size, _BYTE, device)
+        self.buffer = linear_memory.empty_linear(size, _BYTE, device)
         self.buffer.zero_()
         views = [(view, shape) for view in function.literals if (shape := view.shape(known)) is not None]
         written = _written_views(function)
@@ -61,7 +61,7 @@ class SharedMemory:
                 tensor,
                 view.element,
                 address * unit // _width(view.element),
-                shape.strides if shape.sizes == tuple(tensor.shape) else placement.row_major(tensor.shape),
+                shape.strides if shape.sizes == tuple(tensor.shape) else linear_memory.row_major(tensor.shape),
                 any(
                     _range(v, s, stick_addresses).meets(_range(view, shape, stick_addresses))
                     for v, s in views
@@ -80,14 +80,14 @@ class SharedMemory:
 
     def _move(self, seat: _Seat, to_card: bool) -> None:
         shape = tuple(seat.tensor.shape)
-        where = Placement(placement.row_major(shape), seat.tensor.numel(), placement.dtype_of(seat.element))
+        where = Placement(linear_memory.row_major(shape), seat.tensor.numel(), linear_memory.dtype_of(seat.element))
         if to_card:
-            linear = placement.put(seat.tensor, where, self.device)
+            linear = linear_memory.put(seat.tensor, where, self.device)
         else:
-            linear = placement.empty_linear(where.elements, where.dtype, self.device)
+            linear = linear_memory.empty_linear(where.elements, where.dtype, self.device)
         _mover(shape, where.strides, seat.start, seat.strides, seat.element, to_card)(linear, self.buffer)
         if not to_card:
-            placement.take(linear, seat.tensor, where)
+            linear_memory.take(linear, seat.tensor, where)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _mover(
     to_card: bool,
 ) -> Any:
     """A launcher that copies between a linear tensor and the buffer."""
-    from torch_spyre.ktir.text import parse
+    from torch_spyre.ir.ktir.text import parse
 
     names = [f"d{i}" for i in range(len(shape))]
     limits = [f"{n} >= 0, {size - 1} - {n} >= 0" for n, size in zip(names, shape, strict=True)]

@@ -15,9 +15,10 @@ from xdsl.dialects.func import FuncOp
 from torch_spyre import files
 from torch_spyre.backend.options import Options
 from torch_spyre.errors import InvalidArgument, InvalidProgram
-from torch_spyre.ktir import legality, tensor_tiles, text
-from torch_spyre.ktir.functions import Function
-from torch_spyre.ktir.narrow import narrow
+from torch_spyre.ir.ktir import text
+from torch_spyre.ir.ktir.legality import module_rules, tensor_tiles
+from torch_spyre.ir.ktir.narrow import narrow
+from torch_spyre.ir.ktir.signatures import Function
 
 _MAX_FILE_BYTES = 64 << 20
 
@@ -32,7 +33,7 @@ def load(source: str | os.PathLike[str], options: Options) -> Module:
     try:
         parsed, notes = text.read_with_notes(content, name, options.strict)
         text.verify(parsed)
-        legality.check(parsed, axis0_fastest=options.axis0_fastest)
+        module_rules.check(parsed, axis0_fastest=options.axis0_fastest)
         tensor_tiles.rewrite(parsed)
         narrow(parsed)
         module = Module(parsed, name, options, tuple(notes))
@@ -123,7 +124,7 @@ class Module:
 
     def _runner(self, function: Function) -> Any:
         if function.name not in self._runners:
-            from torch_spyre.ktir.launch import Runner
+            from torch_spyre.ktir.runner import Runner
 
             self._runners[function.name] = Runner(self.op, function, self.options, len(self.functions) == 1)
         return self._runners[function.name]

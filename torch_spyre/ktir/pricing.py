@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch_spyre.backend.instructions import EndLoopInst, Instruction, LoopInst, Program
+from torch_spyre.backend.program.instructions import EndLoopInst, Instruction, LoopInst, Program
 from torch_spyre.perf.timeline import Timeline, estimate
 
 BUDGET = 5_000  # instructions that are walked at most, where loops have known bounds

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch_spyre.backend.compile import CompiledProgram
-from torch_spyre.backend.isa import ScalarKind
+from torch_spyre.backend.program.isa import ScalarKind
 from torch_spyre.constants import LX_BYTES
-from torch_spyre.ktir.functions import Argument, Function, View
+from torch_spyre.ir.ktir.signatures import Argument, Function, View
 from torch_spyre.ktir.pricing import price
 from torch_spyre.perf.timeline import Timeline
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from xdsl.dialects.builtin import IntAttr
 
-from torch_spyre.backend.isa import is_integer_type
+from torch_spyre.backend.program.isa import is_integer_type
 from torch_spyre.errors import InvalidArgument
-from torch_spyre.ktir.functions import Argument, Function, Shape, View
-from torch_spyre.ktir.indirect_ops import ConstructIndirectAccessTileOp
-from torch_spyre.ktir.memory_ops import ConstructMemoryViewOp
-from torch_spyre.ktir.placement import dtype_of
+from torch_spyre.ir.ktir.dialect.indirect_ops import ConstructIndirectAccessTileOp
+from torch_spyre.ir.ktir.dialect.memory_ops import ConstructMemoryViewOp
+from torch_spyre.ir.ktir.signatures import Argument, Function, Shape, View
+from torch_spyre.ktir.linear_memory import dtype_of
 
 _DEFAULT_FLOAT = 1.0
 

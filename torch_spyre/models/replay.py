@@ -27,7 +27,7 @@ from transformers import PreTrainedConfig
 from transformers.utils.generic import ModelOutput
 
 from torch_spyre import _C, knobs
-from torch_spyre._inductor import debug_launch
+from torch_spyre._inductor.debug import launchers
 from torch_spyre.constants import DEVICE_NAME
 
 log = logging.getLogger("torch_spyre.runtime")
@@ -171,7 +171,7 @@ class Steps:
 
     def __init__(self, model: nn.Module) -> None:
         self.model: Any = model
-        self.enabled = bool(knobs.get("replay_steps")) and not debug_launch.wanted()
+        self.enabled = bool(knobs.get("replay_steps")) and not launchers.wanted()
         self.steps: WeakKeyDictionary[Any, Step] = WeakKeyDictionary()
         self.spent: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # steps of a cache that were never replayed
         self.state: State | None = None

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.ops import gradient_sizes
+from torch_spyre.decompositions import gradient_sizes
 from torch_spyre.ops.eager import _scalar_tensors
 
 aten = torch.ops.aten

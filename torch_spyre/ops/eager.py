@@ -26,9 +26,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_spyre import knobs
 from torch_spyre._inductor.tilegraph.graph import Graph
+from torch_spyre.decompositions import optimisers
+from torch_spyre.decompositions.host_ops import reason
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops import eager_cache, eager_families, eager_sizes, optimisers
-from torch_spyre.ops.operators import reason
+from torch_spyre.ops.reuse import families, lowered_calls, varying_sizes
 
 _THREAD = "spyre-eager-compile"
 _compiling: list[Any] = []  # ops, the innermost last
@@ -41,10 +42,10 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     of another compilation, and all of that state is per thread.
     """
     _check_dtypes(op, args)
-    eager_cache.follow_knobs()
-    entry = eager_cache.key(op, args, kwargs)
+    lowered_calls.follow_knobs()
+    entry = lowered_calls.key(op, args, kwargs)
     kin = None if entry is None else Kin.of(op, args, kwargs)
-    known = None if entry is None else eager_cache.load(entry)
+    known = None if entry is None else lowered_calls.load(entry)
     if known is not None:
         if kin is not None:
             kin.family.note(kin.call)
@@ -79,7 +80,7 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if entry is not None:
         place = next((i for i, x in enumerate(_tensors(op, args, kwargs)) if x is value.target), None)
         if place is not None:
-            eager_cache.store(entry, {"resize": place, "size": value.size, "stride": value.stride})
+            lowered_calls.store(entry, {"resize": place, "size": value.size, "stride": value.stride})
     _resize(value.target, value.size, value.stride)
     return "result", op(*args, **kwargs)
 
@@ -119,17 +120,17 @@ def _flattened(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[li
 class Kin:
     """A call, and the calls that differ from it in sizes only."""
 
-    family: eager_families.Family
+    family: families.Family
     tensors: list[torch.Tensor]
-    call: eager_sizes.Call
+    call: varying_sizes.Call
 
     @staticmethod
     def of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Kin | None:
-        family = eager_families.family_of(op, args, kwargs)
+        family = families.family_of(op, args, kwargs)
         if family is None:
             return None
         tensors = _tensors(op, args, kwargs)
-        return Kin(family, tensors, eager_sizes.seen(tensors))
+        return Kin(family, tensors, varying_sizes.seen(tensors))
 
 
 def _planned(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | None, kin: Kin | None) -> Any:
@@ -142,13 +143,13 @@ def _planned(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | 
         return plan
     made = _compile(op, args, kwargs, entry)
     if reason:
-        from torch_spyre._inductor.dynamic import exact_plans
+        from torch_spyre._inductor.dynamic.launcher import exact_plans
 
         exact_plans[f"eager {op.name()}", op.name(), reason] += 1
     return made
 
 
-def _recalled(op: Any, args: Sequence[Any], kwargs: dict[str, Any], known: eager_cache.Record) -> Any:
+def _recalled(op: Any, args: Sequence[Any], kwargs: dict[str, Any], known: lowered_calls.Record) -> Any:
     """The plan of a call that was lowered before, here or in another process."""
     from torch_spyre import _C
     from torch_spyre._inductor.kernel import launch_plan
@@ -222,7 +223,7 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | 
     text = graph.to_json()
     plan = launch_plan(text, [tensors[i] if i >= 0 else 0 for i in inputs])
     if entry is not None:
-        eager_cache.store(entry, {"graph": text, "inputs": inputs, "outputs": outputs})
+        lowered_calls.store(entry, {"graph": text, "inputs": inputs, "outputs": outputs})
     return _C.EagerPlan(plan, inputs, outputs)
 
 
@@ -411,7 +412,7 @@ def _results(op: Any, mutated: Sequence[int | None], lowering: Any) -> Sequence[
 
 def _places(traced: torch.fx.GraphModule, names: Sequence[str]) -> list[int]:
     """The tensor of the call, or the word of a key, that each input of a kernel is."""
-    from torch_spyre._inductor.tilegraph.trace import KEY
+    from torch_spyre._inductor.tilegraph.tracing import KEY
 
     order = {p.name: i for i, p in enumerate(n for n in traced.graph.nodes if n.op == "placeholder")}
     words = sorted(name for name in names if name.startswith(KEY))
@@ -425,15 +426,15 @@ def _bindings(mutated: Sequence[int | None]) -> list[tuple[str, int]]:
 
 
 def lower_for_sizes(
-    op: Any, args: Sequence[Any], kwargs: dict[str, Any], pattern: eager_sizes.Pattern, n: int
-) -> eager_families.Lowered:
+    op: Any, args: Sequence[Any], kwargs: dict[str, Any], pattern: varying_sizes.Pattern, n: int
+) -> families.Lowered:
     """The call with the size that varies as a symbol."""
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
     from torch_spyre._inductor.codegen import graph_buffer
-    from torch_spyre._inductor.dynamic_recipe import encode_expr, plain, record
-    from torch_spyre._inductor.dynamic_space import NotBucketed
+    from torch_spyre._inductor.dynamic.recipe import encode_expr, plain, record
+    from torch_spyre._inductor.dynamic.space import NotBucketed
 
     flat, spec = _flattened(op, args, kwargs)
     args, kwargs = tree_unflatten(flat, spec)
@@ -459,7 +460,7 @@ def lower_for_sizes(
                    for v in fresh]  # fmt: skip
     guards = [plain(g.expr) for g in env.guards]
     places = _places(traced, [g.name for g in recipe.given])
-    return eager_families.Lowered(recipe.to_json(), places, _bindings(mutated), results, guards)
+    return families.Lowered(recipe.to_json(), places, _bindings(mutated), results, guards)
 
 
 def _keys(words: Sequence[str]) -> list[str]:

@@ -27,12 +27,12 @@ from typing import Any
 import torch
 
 from torch_spyre import _C, knobs
-from torch_spyre._inductor.provenance import MARK
+from torch_spyre._inductor.debug.provenance import MARK
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.decompositions.random_words import ON_CARD
 from torch_spyre.errors import UnsupportedOp, first_line
 from torch_spyre.ops import checks
 from torch_spyre.ops.eager import compile_op, in_trace_of
-from torch_spyre.ops.random import ON_CARD
 
 _MAX_SIGNATURES = 16384  # a growing size (a cache, a loop counter) must not grow the table for ever
 _HOST = torch.device("cpu")

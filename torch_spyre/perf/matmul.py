@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 from torch_spyre.formats import CODE
-from torch_spyre.perf.access import STICK_BYTES, Stream
 from torch_spyre.perf.device import Device
+from torch_spyre.perf.requests import STICK_BYTES, Stream
 from torch_spyre.perf.survey import Work
 
 _RATES = {

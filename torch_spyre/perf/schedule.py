@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.instructions import Operand, Program
-from torch_spyre.backend.isa import ScalarKind, Space
-from torch_spyre.perf import matmul, memory, timeline
+from torch_spyre.backend.program.instructions import Operand, Program
+from torch_spyre.backend.program.isa import ScalarKind, Space
+from torch_spyre.ir.affine import Affine
+from torch_spyre.perf import bandwidth, matmul, timeline
 from torch_spyre.perf.device import Device, load
 from torch_spyre.perf.survey import Survey, Work, operands_of, survey
 
@@ -139,7 +139,7 @@ def _other_units(work: Work, device: Device) -> dict[str, float]:
     times = timeline.phase_times([work], device)
     read = sum(s.total for s in work.inputs if s.in_memory)
     written = work.output.core_bytes * work.cores if work.output.in_memory else 0
-    moving = max(memory.traffic([work], device), memory.draw([work], device)) if read or written else 0.0
+    moving = max(bandwidth.traffic([work], device), bandwidth.draw([work], device)) if read or written else 0.0
     share = read / (read + written) if read or written else 0.0
     return {"load": moving * share, "store": moving * (1 - share), "SFP": times["sfp"], "ring": times["ring"]}
 

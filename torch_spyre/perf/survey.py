@@ -13,8 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.assembler import (
+from torch_spyre.backend.program.assembler import (
     ArgReduceInst,
     CopyInst,
     DimMap,
@@ -33,8 +32,9 @@ from torch_spyre.backend.assembler import (
     SortInst,
     VopInst,
 )
-from torch_spyre.backend.isa import VOP_NAMES, Space
-from torch_spyre.perf.access import UNKNOWN_DIM, Stream, Streams
+from torch_spyre.backend.program.isa import VOP_NAMES, Space
+from torch_spyre.ir.affine import Affine
+from torch_spyre.perf.requests import UNKNOWN_DIM, Stream, Streams
 from torch_spyre.perf.walk import Registers, Value, extents, walk
 
 

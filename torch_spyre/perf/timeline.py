@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch_spyre.backend.assembler import Program
-from torch_spyre.backend.isa import Space
-from torch_spyre.perf import matmul, memory
+from torch_spyre.backend.program.assembler import Program
+from torch_spyre.backend.program.isa import Space
+from torch_spyre.perf import bandwidth, matmul
 from torch_spyre.perf.device import Device, load
 from torch_spyre.perf.survey import Survey, Work, survey
 
@@ -87,8 +87,8 @@ def phase_times(works: Sequence[Work], device: Device, trips: int = 1) -> dict[s
     times["pt"] = sum(matmul.total(matmul.price(w, device)) for w in works if w.kind == "matmul")
     times["ring"] = sum(_ring(w, device) for w in others)
     if others:
-        times["memory"] = memory.traffic(others, device)
-        times["draw"] = memory.draw(others, device)
+        times["memory"] = bandwidth.traffic(others, device)
+        times["draw"] = bandwidth.draw(others, device)
         times["sfp"] = sum(_vector(w, device) for w in others)
         port = device["cores.lx_port"] * device["cores.clock"]
         times["lx"] = sum(s.core_bytes for w in others for s in (*w.inputs, w.output) if s.space is Space.LX) / port

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_spyre.backend.affine import Affine
-from torch_spyre.backend.assembler import (
+from torch_spyre.backend.program.assembler import (
     BarrierInst,
     EndIfInst,
     EndInst,
@@ -25,7 +24,8 @@ from torch_spyre.backend.assembler import (
     Program,
     SopInst,
 )
-from torch_spyre.backend.isa import Sop
+from torch_spyre.backend.program.isa import Sop
+from torch_spyre.ir.affine import Affine
 
 Value = Any  # int, or an int64 array with one entry per core
 

@@ -13,10 +13,10 @@ import re
 import statistics
 from dataclasses import dataclass
 
-from torch_spyre.perf import validate
-from torch_spyre.perf.calibrate import leave_one_shape_out
+from torch_spyre.perf.calibration import validate
+from torch_spyre.perf.calibration.calibrate import leave_one_shape_out
+from torch_spyre.perf.calibration.measured_kernels import MEASURED
 from torch_spyre.perf.device import load
-from torch_spyre.perf.measured_kernels import MEASURED
 from torch_spyre.perf.survey import Work
 
 FEW_ROWS = 64  # published timings of weight streaming have up to so many rows, other matmuls more

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.predict import blocks
+from torch_spyre.predict import decoder_parts
 from torch_spyre.predict.configs import ModelConfig
 from torch_spyre.predict.measure import Timed, empties, indices, time_block
 from torch_spyre.predict.model import Part
@@ -31,14 +31,14 @@ def _making(c: ModelConfig, part: Part) -> tuple[Callable[[], nn.Module], Callab
     batch, tokens = part.batch, part.tokens
     match part.kind:
         case "head":
-            return lambda: blocks.Head(c, device), lambda: empties(device, (batch, c.hidden))
+            return lambda: decoder_parts.Head(c, device), lambda: empties(device, (batch, c.hidden))
         case "embedding":
-            return lambda: blocks.Embedding(c, device), lambda: [indices(device, batch * tokens)]
+            return lambda: decoder_parts.Embedding(c, device), lambda: [indices(device, batch * tokens)]
         case "expert":
             x, share = (batch, c.hidden), (tokens, 1)
-            return lambda: blocks.Expert(c, device), lambda: _expert_inputs(device, x, share)
+            return lambda: decoder_parts.Expert(c, device), lambda: _expert_inputs(device, x, share)
     half, rows = c.head_dim // 2, c.heads // c.kv_heads * tokens
     cache = (batch, c.kv_heads, part.context, c.head_dim)
     shapes = ((batch, tokens, c.hidden), (tokens, half), (tokens, half), (rows, part.context), cache, cache)
-    layer = blocks.Routed if part.kind == "routed" else blocks.Dense
+    layer = decoder_parts.Routed if part.kind == "routed" else decoder_parts.Dense
     return lambda: layer(c, device), lambda: empties(device, *shapes)

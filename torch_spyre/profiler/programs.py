@@ -11,7 +11,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from torch_spyre.backend.decoder import decode
+from torch_spyre.backend.program.decoder import decode
 from torch_spyre.perf.device import Device, load
 from torch_spyre.perf.schedule import Step, schedule
 

@@ -343,8 +343,8 @@ def _compile_bundle(folder: Path) -> Any:
     if not (folder / "bundle.mlir").is_file():
         raise InvalidProgram(f"Bundle not found: {folder / 'bundle.mlir'}")
     from torch_spyre.backend.compile import compile_module
-    from torch_spyre.ktir.emit import emit
-    from torch_spyre.sdsc import read_bundle
+    from torch_spyre.ir.ktir.emit.kernel_function import emit
+    from torch_spyre.ir.superdsc.bundle import read_bundle
 
     binary = compile_module(emit(read_bundle(folder))).binary
     return _make_runner(folder.name, binary, None).given

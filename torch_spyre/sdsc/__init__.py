@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SuperDSC bundles: the published interface between a front end and a back end for this card.
 
-Enters: a planned `Kernel` (`ktir/tileops.py`), or a directory with `bundle.mlir` and `sdsc_<i>.json` by anybody.
+Enters: a planned `Kernel` (`ir/plan/tileops.py`), or a directory with `bundle.mlir` and `sdsc_<i>.json` by anybody.
 Leaves: the other one. `write_bundle` / `bundle_files` print, `read_bundle` / `read_kernel` / `read_sdsc` read.
 Holds: `canonical(read(write(kernel))) == canonical(kernel)` for every kernel that can be written, so that both
 compile to programs that touch the same bytes on the same cores; every file written or read passes `SuperDSC.verify`.
@@ -23,12 +23,12 @@ Not in the format, hence not restored: names, origins, roles of arguments, bytes
 grid (`Kernel.cores`).
 """
 
-from torch_spyre.sdsc.bundle import Bundle, load, read_bundle
-from torch_spyre.sdsc.canonical import canonical
-from torch_spyre.sdsc.op_writer import write_sdsc
-from torch_spyre.sdsc.reader import read_kernel, read_sdsc
-from torch_spyre.sdsc.schema import SuperDSC
-from torch_spyre.sdsc.writer import bundle_files, write_bundle
+from torch_spyre.ir.superdsc.bundle import Bundle, load, read_bundle
+from torch_spyre.ir.superdsc.canonical import canonical
+from torch_spyre.ir.superdsc.op_reader import read_kernel, read_sdsc
+from torch_spyre.ir.superdsc.op_writer import write_sdsc
+from torch_spyre.ir.superdsc.schema import SuperDSC
+from torch_spyre.ir.superdsc.writer import bundle_files, write_bundle
 
 __all__ = [
     "Bundle",

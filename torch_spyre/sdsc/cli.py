@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_spyre.errors import InvalidArgument, SpyreError
-from torch_spyre.sdsc.bundle import Bundle, load
+from torch_spyre.ir.superdsc.bundle import Bundle, load
 
 if TYPE_CHECKING:
-    from torch_spyre.sdsc.launch import Launch
+    from torch_spyre.sdsc.slots import Launch
 
 _ULPS = 4.0  # of the format; the card computes in fp32, NumPy in float64
 
@@ -75,8 +75,8 @@ def _check(bundle: Bundle, args: argparse.Namespace) -> int:
         print(f"{bundle.name}: {problem}")
     if found:
         return 1
-    from torch_spyre.sdsc.launch import bind
     from torch_spyre.sdsc.run import compile_launch
+    from torch_spyre.sdsc.slots import bind
 
     program = compile_launch(bind(bundle))
     notes = sorted({note for step in bundle.steps for note in step.sdsc.notes})
@@ -88,7 +88,7 @@ def _check(bundle: Bundle, args: argparse.Namespace) -> int:
 
 
 def _explain(bundle: Bundle, args: argparse.Namespace) -> int:
-    from torch_spyre.sdsc.explain import estimate_times, explain
+    from torch_spyre.sdsc.tables import estimate_times, explain
 
     bundle = _prepared(bundle, args)
     bundle.verify()
@@ -97,8 +97,8 @@ def _explain(bundle: Bundle, args: argparse.Namespace) -> int:
 
 
 def _run(bundle: Bundle, args: argparse.Namespace) -> int:
-    from torch_spyre.sdsc.launch import INPUT, bind
     from torch_spyre.sdsc.run import execute, random_inputs
+    from torch_spyre.sdsc.slots import INPUT, bind
 
     bundle = _prepared(bundle, args)
     bundle.verify()
@@ -168,8 +168,8 @@ def _read_inputs(files: Sequence[str], names: Sequence[str], aliases: Sequence[s
 
 
 def _dump(bundle: Bundle, args: argparse.Namespace) -> int:
-    from torch_spyre.sdsc.launch import bind
     from torch_spyre.sdsc.run import compile_launch
+    from torch_spyre.sdsc.slots import bind
 
     bundle = _prepared(bundle, args)
     bundle.verify()
@@ -181,8 +181,8 @@ def _dump(bundle: Bundle, args: argparse.Namespace) -> int:
     if args.form == "program":
         print(compile_launch(launch).explain())
         return 0
+    from torch_spyre.ir.ktir.emit.kernel_function import emit
     from torch_spyre.ktir import print_module
-    from torch_spyre.ktir.emit import emit
 
     print(print_module(emit(launch.kernel)))
     return 0

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from torch_spyre.constants import CORES, LX_BYTES, SEGMENT_BYTES
-from torch_spyre.sdsc import arrays, class_rules
-from torch_spyre.sdsc import vocabulary as voc
-from torch_spyre.sdsc.bundle_rules import holds_result, touched
-from torch_spyre.sdsc.formats import decode
-from torch_spyre.sdsc.launch import INPUT, INTERMEDIATE, LANE, OUTPUT, Launch, Slot, lanes
+from torch_spyre.ir.superdsc import arrays, class_rules
+from torch_spyre.ir.superdsc import vocabulary as voc
+from torch_spyre.ir.superdsc.bundle_rules import holds_result, touched
+from torch_spyre.ir.superdsc.constant_formats import decode
+from torch_spyre.ir.superdsc.schema import Geometry, SuperDSC
 from torch_spyre.sdsc.run import Region, Result, fill, read_slot, region_of, regions
-from torch_spyre.sdsc.schema import Geometry, SuperDSC
+from torch_spyre.sdsc.slots import INPUT, INTERMEDIATE, LANE, OUTPUT, Launch, Slot, lanes
 
 Array = np.ndarray
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.errors import InvalidArgument
-from torch_spyre.sdsc import arrays, class_rules
-from torch_spyre.sdsc import vocabulary as voc
-from torch_spyre.sdsc.bundle import Bundle
-from torch_spyre.sdsc.launch import INPUT, INTERMEDIATE, OUTPUT, Launch, Slot, bind
+from torch_spyre.ir.superdsc import arrays, class_rules
+from torch_spyre.ir.superdsc import vocabulary as voc
+from torch_spyre.ir.superdsc.bundle import Bundle
+from torch_spyre.sdsc.slots import INPUT, INTERMEDIATE, OUTPUT, Launch, Slot, bind
 
 _POISON = 0xFF  # NaN in every float format: bytes that nobody gave show
 _POSITIVE = {"log", "sqrt", "rsqrt"}
@@ -140,7 +140,7 @@ def _random(slot: Slot, generator: np.random.Generator) -> np.ndarray:
 def compile_launch(launch: Launch) -> Any:
     """The program of a launch, with its estimated duration inside."""
     from torch_spyre.backend.compile import compile_module
-    from torch_spyre.ktir.emit import emit
+    from torch_spyre.ir.ktir.emit.kernel_function import emit
     from torch_spyre.perf.timeline import estimate
 
     return compile_module(emit(launch.kernel), duration_ns=lambda p: round(estimate(p).duration_ns))

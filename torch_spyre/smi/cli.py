@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch_spyre.smi import status
+from torch_spyre.device import status
 
 Row = dict[str, Any]
 

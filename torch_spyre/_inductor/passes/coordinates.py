@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torch_spyre._inductor.tilegraph.graph import Layout, Node
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre.ktir.tileops import Coord, Dim, Term
+from torch_spyre.ir.plan.tileops import Coord, Dim, Term
 
 Coords = tuple[Coord, ...]
 

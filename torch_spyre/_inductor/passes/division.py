@@ -13,14 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch_spyre import knobs
-from torch_spyre._inductor.passes import candidates, joint_division, scratchpad
-from torch_spyre._inductor.passes.candidates import granularity
-from torch_spyre._inductor.passes.cost import NodeCost
+from torch_spyre._inductor.passes import joint_division, scratchpad
 from torch_spyre._inductor.passes.hinted import asked_split
-from torch_spyre._inductor.passes.ownership import Split as Pieces
-from torch_spyre._inductor.passes.ownership import apply, split_of
+from torch_spyre._inductor.planning import candidates
+from torch_spyre._inductor.planning.candidates import granularity
+from torch_spyre._inductor.planning.cost import NodeCost
+from torch_spyre._inductor.planning.ownership import Split as Pieces
+from torch_spyre._inductor.planning.ownership import apply, split_of
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
-from torch_spyre.ktir.tileops import Coord, Dim
+from torch_spyre.ir.plan.tileops import Coord, Dim
 
 Split = dict[str, int]  # dim -> number of slices
 Slices = dict[str, tuple[int, int]]  # dim -> (number of slices, elements in each)

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch_spyre import knobs
-from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
-from torch_spyre._inductor.passes.ownership import (
+from torch_spyre._inductor.passes.scratchpad import capacity, live_bytes, residents, result_part
+from torch_spyre._inductor.planning.cost import NodeCost
+from torch_spyre._inductor.planning.ownership import (
     REPLICA,
     Coords,
     Part,
@@ -26,11 +27,10 @@ from torch_spyre._inductor.passes.ownership import (
     split_of,
     translate,
 )
-from torch_spyre._inductor.passes.scratchpad import capacity, live_bytes, residents, result_part
 from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
 from torch_spyre.constants import LX_BYTES
-from torch_spyre.ktir.handover import Groups, groups
-from torch_spyre.ktir.tileops import Dim
+from torch_spyre.ir.plan.handover_groups import Groups, groups
+from torch_spyre.ir.plan.tileops import Dim
 
 OP = "handover"
 Reader = tuple[int, int]  # (position of the node, number of the operand)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch_spyre._inductor.passes.candidates import cut, granularity
-from torch_spyre._inductor.passes.ownership import Split
+from torch_spyre._inductor.planning.candidates import cut, granularity
+from torch_spyre._inductor.planning.ownership import Split
 from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import decompose
 from torch_spyre.errors import InvalidArgument
-from torch_spyre.ktir.tileops import Coord
+from torch_spyre.ir.plan.tileops import Coord
 
 
 def run(graph: Graph) -> Graph:

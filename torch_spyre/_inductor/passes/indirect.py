@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Layout, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose, term_range
-from torch_spyre.backend.isa import MAX_INDICES
-from torch_spyre.ktir.tileops import Coord, Term
+from torch_spyre.backend.program.isa import MAX_INDICES
+from torch_spyre.ir.plan.tileops import Coord, Term
 
 INDIRECT = "@"
 TABLE_OPS = ("gather", "scatter", "scatter_add")

@@ -13,12 +13,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch_spyre._inductor.passes import candidates, handover
-from torch_spyre._inductor.passes.cost import NodeCost, exchange_ns, least_exchange_ns
+from torch_spyre._inductor.passes import handover
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
-from torch_spyre._inductor.passes.ownership import REPLICA, Part, Split, holds, part, translate, union
+from torch_spyre._inductor.planning import candidates
+from torch_spyre._inductor.planning.cost import NodeCost, exchange_ns, least_exchange_ns
+from torch_spyre._inductor.planning.ownership import REPLICA, Part, Split, holds, part, translate, union
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
-from torch_spyre.backend.isa import MAX_DIMS
+from torch_spyre.backend.program.isa import MAX_DIMS
 
 BEAM = 12
 OWN = 5  # own candidates of a node

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch_spyre import knobs
-from torch_spyre._inductor.passes import candidates
 from torch_spyre._inductor.passes.coordinates import stick_dims
-from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.passes.layouts import CHOICE, COPIES, Rejected, assign, coordinates, form
+from torch_spyre._inductor.planning import candidates
+from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import decompose
 

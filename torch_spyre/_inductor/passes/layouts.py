@@ -15,11 +15,11 @@ from typing import Any
 
 from torch_spyre._inductor.passes.coordinates import Conflict, refine, stick_dims, stick_form
 from torch_spyre._inductor.passes.indirect import TABLE_OPS, by_offset, direct, table_sizes, with_bounds
-from torch_spyre._inductor.passes.matmul_dims import whole_k
+from torch_spyre._inductor.planning.matmul_dims import whole_k
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ktir.tileops import Coord, Term
+from torch_spyre.ir.plan.tileops import Coord, Term
 
 Coords = tuple[Coord, ...]
 _MAX_RANK = 6  # what the layout rule covers

@@ -17,8 +17,8 @@ from torch_spyre._inductor.passes.spans import ROUNDING
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Value
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre.constants import STICK_BYTES
-from torch_spyre.ktir.opfuncs import REDUCTION, SCAN, lookup
-from torch_spyre.ktir.tileops import Term
+from torch_spyre.ir.plan.opfuncs import REDUCTION, SCAN, lookup
+from torch_spyre.ir.plan.tileops import Term
 
 _COMBINE = {"sum": "add", "mean": "add", "prod": "mul", "max": "maximum", "min": "minimum",
             "cumsum": "add", "cumprod": "mul", "cummax": "maximum", "cummin": "minimum"}  # fmt: skip

@@ -14,12 +14,12 @@ from collections.abc import Iterable
 
 from torch_spyre._inductor.passes.coordinates import cut_pieces, rewrite
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
-from torch_spyre._inductor.passes.matmul_dims import role
+from torch_spyre._inductor.planning.matmul_dims import role
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose, term_range
-from torch_spyre.backend.isa import MAX_DIMS
+from torch_spyre.backend.program.isa import MAX_DIMS
 from torch_spyre.constants import STICK_BYTES
-from torch_spyre.ktir.tileops import Coord
+from torch_spyre.ir.plan.tileops import Coord
 
 Member = tuple[str, str | int]  # (node, dim) or (buffer, axis)
 _ROWS = 64  # rows of a matmul that stay together: fewer leave the array half empty

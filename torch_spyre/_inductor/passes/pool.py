@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from torch_spyre._inductor.passes.placement import Request, live_ranges, place
 from torch_spyre._inductor.passes.scratchpad import parent
+from torch_spyre._inductor.planning.placement import Request, live_ranges, place
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.constants import SEGMENT_BYTES
 from torch_spyre.errors import SpyreError

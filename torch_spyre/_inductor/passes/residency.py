@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 from torch_spyre._inductor.passes import compaction, division, handover, scratchpad, staging, tiling
-from torch_spyre._inductor.passes.cost import NodeCost
-from torch_spyre._inductor.passes.ownership import split_of
+from torch_spyre._inductor.planning.cost import NodeCost
+from torch_spyre._inductor.planning.ownership import split_of
 from torch_spyre._inductor.tilegraph.graph import Graph
 
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from torch_spyre import knobs
-from torch_spyre._inductor.passes.candidates import granularity, in_sums
-from torch_spyre._inductor.passes.cost import COPIES
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
-from torch_spyre._inductor.passes.ownership import REPLICA, Part, apply, holds, part, split_of, union
-from torch_spyre._inductor.passes.placement import Request, live_ranges, place
+from torch_spyre._inductor.planning.candidates import granularity, in_sums
+from torch_spyre._inductor.planning.cost import COPIES
+from torch_spyre._inductor.planning.ownership import REPLICA, Part, apply, holds, part, split_of, union
+from torch_spyre._inductor.planning.placement import Request, live_ranges, place
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre.constants import LX_BYTES
-from torch_spyre.ktir.tileops import Coord
+from torch_spyre.ir.plan.tileops import Coord
 
 Coords = tuple[Coord, ...]
 _MOST_TRIPS = 64

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from torch_spyre import constants
-from torch_spyre._inductor.passes import reach
-from torch_spyre._inductor.passes.candidates import granularity
-from torch_spyre._inductor.passes.ownership import Split, apply, split_of
 from torch_spyre._inductor.passes.scratchpad import more_trips
+from torch_spyre._inductor.planning import reach
+from torch_spyre._inductor.planning.candidates import granularity
+from torch_spyre._inductor.planning.ownership import Split, apply, split_of
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
 from torch_spyre.errors import SpanExceeded
 

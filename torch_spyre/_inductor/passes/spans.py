@@ -13,12 +13,12 @@ import math
 from dataclasses import replace
 
 from torch_spyre import constants, knobs
-from torch_spyre._inductor.passes.candidates import MOST_K_WAYS
-from torch_spyre._inductor.passes.matmul_dims import role
+from torch_spyre._inductor.planning.candidates import MOST_K_WAYS
+from torch_spyre._inductor.planning.matmul_dims import role
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre.constants import LX_BYTES, STICK_BYTES
-from torch_spyre.ktir.tileops import Term
+from torch_spyre.ir.plan.tileops import Term
 
 _STICK = 64  # elements of k that stay together
 ROUNDING = {"float16": "fp32todl16", "bfloat16": "fp32todl16", "float32": "identity"}

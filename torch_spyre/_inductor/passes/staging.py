@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torch_spyre._inductor.passes.cost import NodeCost
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
-from torch_spyre._inductor.passes.ownership import REPLICA, Part, Split, apply, merge_replicas, part, split_of
 from torch_spyre._inductor.passes.scratchpad import capacity, live_bytes, residents
+from torch_spyre._inductor.planning.cost import NodeCost
+from torch_spyre._inductor.planning.ownership import REPLICA, Part, Split, apply, merge_replicas, part, split_of
 from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
 
 Reader = tuple[int, int]  # (position of the node, number of the operand)

@@ -14,13 +14,13 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch_spyre import knobs
-from torch_spyre._inductor.passes.candidates import granularity, in_sums
 from torch_spyre._inductor.passes.hinted import tiles_of
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
-from torch_spyre._inductor.passes.ownership import REPLICA
 from torch_spyre._inductor.passes.scratchpad import Resident, capacity, live_bytes, residents
+from torch_spyre._inductor.planning.candidates import granularity, in_sums
+from torch_spyre._inductor.planning.ownership import REPLICA
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
-from torch_spyre.ktir.tileops import Coord, Dim
+from torch_spyre.ir.plan.tileops import Coord, Dim
 from torch_spyre.perf.device import load
 
 _REREAD_LIMIT = 256 << 10  # bytes that trips may read again without asking

@@ -16,8 +16,8 @@ from dataclasses import replace
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index, decompose
-from torch_spyre.ktir.opfuncs import POINTWISE, lookup
-from torch_spyre.ktir.tileops import Coord, Term
+from torch_spyre.ir.plan.opfuncs import POINTWISE, lookup
+from torch_spyre.ir.plan.tileops import Coord, Term
 
 
 def run(graph: Graph) -> Graph:

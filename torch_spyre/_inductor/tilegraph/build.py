@@ -18,14 +18,15 @@ import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import hints, provenance
+from torch_spyre._inductor import hints
+from torch_spyre._inductor.debug import provenance
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name
 from torch_spyre._inductor.tilegraph.forward import forward_copies
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import BASE, Index
-from torch_spyre._inductor.tilegraph.trace import ASSERT, INDIRECT, KEY, SELECTIONS, Stored, Tracer, symbol
+from torch_spyre._inductor.tilegraph.tracing import ASSERT, INDIRECT, KEY, SELECTIONS, Stored, Tracer, symbol
 from torch_spyre.errors import UnsupportedOp, check_text, located
-from torch_spyre.ktir.tileops import Term
+from torch_spyre.ir.plan.tileops import Term
 
 # (dtype, size, stride, is a launch scalar)
 Outside = tuple[torch.dtype, Sequence[Any], Sequence[Any], bool]

@@ -17,7 +17,7 @@ from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, No
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre._inductor.tilegraph.reference_ops import INDEXED, POINTWISE, REDUCTIONS, SCANS, SELECTIONS, order
 from torch_spyre.errors import IndexOutOfRange, UnsupportedOp, failed_check
-from torch_spyre.sdsc import arrays
+from torch_spyre.ir.superdsc import arrays
 
 Array = Any  # np.ndarray
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre.ktir.opfuncs import CAST, COPY, POINTWISE, lookup
+from torch_spyre.ir.plan.opfuncs import CAST, COPY, POINTWISE, lookup
 
 _SAME_BITS = (("float16", "bfloat16"), ("int32", "int64"))
 

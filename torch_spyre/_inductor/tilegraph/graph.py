@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre.ktir.tileops import Coord, Dim, Term
+from torch_spyre.ir.plan.tileops import Coord, Dim, Term
 
 
 @dataclass(frozen=True)

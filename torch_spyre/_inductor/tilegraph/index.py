@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import sympy
 
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ktir.tileops import Coord, Term
+from torch_spyre.ir.plan.tileops import Coord, Term
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels with symbolic sizes as generated code sees them: one callable for all sizes.
+
+Enters: a `Recipe` (JSON) and, at each call, tensors and the values of the symbols. Leaves: result tensors. A program is
+made for a bucket of sizes where that is proved right (`dynamic_buckets`), else for each combination of sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import sympy
+import torch
+from torch._inductor.sizevars import SizeVarAllocator
+from torch._inductor.virtualized import V
+
+from torch_spyre import _C, knobs
+from torch_spyre._inductor.debug import inspect
+from torch_spyre._inductor.dynamic.recipe import Given, Recipe, Step, decode_expr, plain
+from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, capacity, factors, least, number
+from torch_spyre._inductor.dynamic.storage import dense, room_of, roomy_layout
+from torch_spyre._inductor.kernel import describe_input, for_offsets, to_launch_plan
+from torch_spyre._inductor.tilegraph.build import Builder, Outside
+from torch_spyre._inductor.tilegraph.graph import Graph
+from torch_spyre._inductor.tilegraph.tracing import symbol
+from torch_spyre.errors import InvalidProgram, UninitializedRead, UnsupportedOp
+from torch_spyre.runtime import cache
+
+log = logging.getLogger("torch_spyre._inductor.dynamic.launcher")
+_CALLS = 1024  # combinations of sizes whose launchers are kept, per kernel
+_GUESSES = 4
+T = TypeVar("T")
+exact_plans: Counter[tuple[str, str, str]] = Counter()  # (kernel, first operation of it, why no bucket) -> plans
+
+
+@dataclass
+class Variant:
+    """A program for a bucket of sizes."""
+
+    kernel: cache.CachedKernel
+    program: Any
+    scalars: tuple[sympy.Expr, ...]  # what calls pass behind the symbols
+
+
+@dataclass
+class Call:
+    """What one combination of sizes needs."""
+
+    values: dict[sympy.Symbol, int]
+    space: Space | None  # None: exact sizes
+    launcher: Any = None
+    scalars: tuple[float | int, ...] = ()
+    roomy: set[Hashable] = field(default_factory=set)  # (input, layout) that are stored with enough room
+    reason: str = "buckets are switched off"  # why exact sizes, if they are
+
+
+class DynamicKernel:
+    """Call with the given tensors and the value of each symbol; get a tuple of outputs."""
+
+    def __init__(self, recipe_json: str) -> None:
+        self.json = recipe_json
+        self.recipe = Recipe.from_json(recipe_json)
+        self.calls: OrderedDict[tuple[int, ...], Call] = OrderedDict()
+        self.variants: OrderedDict[Hashable, Variant] = OrderedDict()
+        self.scalars: tuple[sympy.Expr, ...] | None = None
+        self.spaces: dict[tuple[int, ...], Space] = {}
+        self.joined: frozenset[sympy.Expr] | None = None  # sizes that stand for several dims; None: not yet known
+        self.shapes: dict[Hashable, Shape] = {}
+        self.products: dict[sympy.Expr, list[sympy.Expr]] = {}
+        self.dims: dict[Hashable, tuple[list[sympy.Expr], list[sympy.Expr]]] = {}
+        self.reasons: dict[Hashable, str] = {}  # capacities -> why they are not used
+
+    # Calls
+
+    def __call__(self, *args: Any) -> Any:
+        sizes = args[len(self.recipe.given) :]
+        call = self.calls.get(sizes)
+        if call is None:
+            call, stored = self._new(args)
+            _kept(self.calls, sizes, call, _CALLS)
+        else:
+            self.calls.move_to_end(sizes)
+            stored = args if call.space is None else self._with_room(call, args)
+        return call.launcher(*stored, *call.scalars)
+
+    def _new(self, args: Sequence[Any]) -> tuple[Call, Sequence[Any]]:
+        """What these sizes need, and the arguments as they must be stored."""
+        sizes = args[len(self.recipe.given) :]
+        values = {symbol(s): int(v) for s, v in zip(self.recipe.symbols, sizes, strict=True)}
+        wanted = knobs.get("dynamic_buckets") and not knobs.get("sanitize")  # which would see reads of nonsense
+        call, stored = Call(values, None), args
+        if wanted:
+            try:
+                call.space = self._space(values)
+                stored, found = self._first(call, args)
+                call.scalars = tuple(number(e, values) for e in found.scalars)
+            except NotBucketed as reason:
+                self._refuse(call, reason)
+        call.launcher = _C.KernelLauncher(self.recipe.name, functools.partial(self._plan, call))
+        return call, stored
+
+    def _first(self, call: Call, args: Sequence[Any]) -> tuple[Sequence[Any], Variant]:
+        """The arguments as they must be stored, and the variant; finds out which sizes stand for joined dims."""
+        if self.joined is not None:
+            stored = self._with_room(call, args)
+            return stored, self._variant(call, stored)
+        reasons = []
+        for guess in self._guesses():
+            self.joined = guess
+            try:
+                stored = self._with_room(call, args)
+                return stored, self._variant(call, stored)
+            except NotBucketed as reason:
+                reasons.append(reason)
+                call.roomy.clear()
+        self.joined = None
+        raise reasons[0]
+
+    def _plan(self, call: Call, args: Sequence[Any]) -> Any:
+        """The plan for inputs with layouts that the launcher has not seen."""
+        if call.space is not None:
+            try:
+                found = self._variant(call, args)
+                return to_launch_plan(self._exactly(call, found.kernel), found.program)
+            except NotBucketed as reason:
+                call.reason = str(reason)
+        exact_plans[self.recipe.name, self.recipe.steps[0].origin, call.reason] += 1
+        n = len(self.recipe.given)
+        sizes = dict(zip(self.recipe.symbols, call.values.values(), strict=True))
+        return for_offsets(args[:n], lambda inputs: to_launch_plan(*exact(self.recipe, self.json, sizes, inputs)))
+
+    # Buckets
+
+    @functools.cached_property
+    def sizes(self) -> list[sympy.Expr]:
+        """Every size that depends on a symbol."""
+        codes: list[Any] = list(self.recipe.symbols)
+        codes += [c for g in self.recipe.given for c in g.size]
+        codes += [c for s in self.recipe.steps for c in (*s.ranges, *s.reduction_ranges, *s.size)]
+        found = dict.fromkeys(_exprs(codes))
+        found |= dict.fromkeys(f for e in [*found] if not e.is_Integer for f in self._factors(e))
+        return [e for e in found if not e.is_Integer]
+
+    def _factors(self, size: sympy.Expr) -> list[sympy.Expr]:
+        if size not in self.products:
+            self.products[size] = factors(size, self._order) if size.is_polynomial(*self._order) else [size]
+        return self.products[size]
+
+    @functools.cached_property
+    def _order(self) -> list[sympy.Symbol]:
+        """The symbols as they follow one another in the sizes of the inputs."""
+        seen = [s for g in self.recipe.given for n in _exprs(g.size) for s in sorted(n.free_symbols, key=str)]
+        return list(dict.fromkeys([*seen, *(symbol(s) for s in self.recipe.symbols)]))
+
+    def _guesses(self) -> Iterator[frozenset[sympy.Expr]]:
+        """Which sizes may stand for joined dims: none, all, one of them, all but one."""
+        products = frozenset(e for e in self.sizes if len(self._factors(e)) > 1)
+        yield frozenset()
+        if products:
+            yield products
+        if len(products) > 1:
+            for one in sorted(products, key=str)[:_GUESSES]:
+                yield frozenset([one])
+            if len(products) > 2:
+                for one in sorted(products, key=str)[:_GUESSES]:
+                    yield products - {one}
+
+    @functools.cached_property
+    def varying(self) -> list[int]:
+        """Inputs with symbolic sizes."""
+        symbolic = (any(isinstance(c, (str, list)) for c in (*g.size, *g.stride)) for g in self.recipe.given)
+        return [i for i, s in enumerate(symbolic) if s]
+
+    def _space(self, values: Mapping[sympy.Symbol, int]) -> Space:
+        rooms = {e: math.prod(capacity(f, values) for f in self._factors(e)) for e in self.sizes}
+        key = tuple(rooms.values())
+        if key in self.reasons:
+            raise NotBucketed(self.reasons[key])
+        if key not in self.spaces:
+            known = self.recipe.symbols
+            low = {s: max(least(rooms[s]), known[s.name]) for s in values}
+            self.spaces[key] = Space(rooms, low, {s: rooms[s] for s in values})
+        return self.spaces[key]
+
+    def _refuse(self, call: Call, reason: NotBucketed) -> None:
+        call.reason = str(reason)
+        if call.space is not None:
+            self.reasons[tuple(call.space.capacity.values())] = call.reason
+            log.info("%s is planned for each size: %s", self.recipe.name, reason)
+        call.space = None
+
+    def _with_room(self, call: Call, args: Sequence[Any]) -> Sequence[Any]:
+        """The arguments, those that are stored without room for their bucket as copies that have it.
+
+        One that the kernel writes to stays where it is, and makes the kernel one of exact sizes.
+        """
+        assert call.space is not None
+        result = list(args)
+        for i in self.varying:
+            layout, offset = _C.get_spyre_tensor_layout(args[i]), args[i].storage_offset()
+            if (i, layout, offset) in call.roomy:
+                continue
+            name = self.recipe.given[i].name
+            room = self._room(call, name, args[i])
+            wanted = [call.space.extent(n) for n in self._dims(name)[0]]
+            if room is not None and all(r >= w for r, w in zip(room, wanted, strict=True)):
+                call.roomy.add((i, layout, offset))
+            elif name not in self._written and self._movable(args[i]):
+                result[i] = self._moved(call, name, args[i])
+        return result
+
+    _movable = staticmethod(dense)
+
+    @functools.cached_property
+    def _written(self) -> set[str | None]:
+        return {s.target for s in self.recipe.steps}
+
+    def _moved(self, call: Call, name: str, x: torch.Tensor) -> torch.Tensor:
+        layout = roomy_layout(self._own_shape(call, name), x, call.values)
+        return _C.spyre_empty_with_layout(list(x.size()), list(x.stride()), x.dtype, layout).copy_(x)
+
+    @functools.cached_property
+    def _owners(self) -> dict[str, Given | Step]:
+        """Every buffer that is a tensor of its own."""
+        owners = [g for g in self.recipe.given if not g.scalar] + [s for s in self.recipe.steps if s.target is None]
+        return {o.name: o for o in owners}
+
+    def _dims(self, name: str) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
+        """Size and stride of a buffer, joined dims apart."""
+        assert self.joined is not None
+        key = (name, self.joined)
+        if key not in self.dims:
+            sizes, strides = [], []
+            owner = self._owners[name]
+            for size, stride in zip(_exprs(owner.size), _exprs(owner.stride), strict=True):
+                own = self._factors(size) if size in self.joined else [size]
+                sizes += own
+                strides += [sympy.expand(stride * sympy.prod(own[i + 1 :])) for i in range(len(own))]
+            self.dims[key] = (sizes, strides)
+        return self.dims[key]
+
+    def _room(self, call: Call, name: str, x: torch.Tensor) -> list[int] | None:
+        sizes, strides = ([int(number(e, call.values)) for e in exprs] for exprs in self._dims(name))
+        return room_of(x, _C.get_spyre_tensor_layout(x), sizes, strides)
+
+    def _shape(self, name: str, room: Sequence[int], values: Mapping[sympy.Symbol, int]) -> Shape:
+        key = (name, self.joined, *room)
+        if key not in self.shapes:
+            self.shapes[key] = Shape.of(*self._dims(name), room, values)
+        return self.shapes[key]
+
+    def _shapes(self, call: Call, args: Sequence[Any]) -> dict[str, Shape]:
+        """Of the given tensors by their storage, of the others by the buckets."""
+        assert call.space is not None
+        shapes = {}
+        targets = {s.target for s in self.recipe.steps}
+        for i, given in enumerate(self.recipe.given):
+            if given.scalar:
+                continue
+            size, room = self._dims(given.name)[0], None
+            if i in self.varying:
+                if given.name in targets:
+                    raise NotBucketed(f"{given.name} is written, and may be a part of a tensor whose rest must stay")
+                room = self._room(call, given.name, args[i])
+                if room is None:
+                    raise NotBucketed(f"{given.name} is a view into another storage")
+            room = [int(n) if n.is_Integer else room[d] if room else 0 for d, n in enumerate(size)]
+            shapes[given.name] = shape = self._shape(given.name, room, call.values)
+            if i in self.varying and args[i].storage_offset() >= shape.inner(call.space.low):
+                raise NotBucketed(f"{given.name} begins at a place that depends on a size")
+        for step in self.recipe.steps:
+            if step.target is None:
+                shapes[step.name] = self._own_shape(call, step.name)
+        return shapes
+
+    def _own_shape(self, call: Call, name: str) -> Shape:
+        assert call.space is not None
+        return self._shape(name, [call.space.room(n) for n in self._dims(name)[0]], call.values)
+
+    def _variant(self, call: Call, args: Sequence[Any]) -> Variant:
+        """The program for the bucket and for inputs stored as these are."""
+        assert call.space is not None
+        shapes = self._shapes(call, args)
+        inputs = []
+        for i, given in enumerate(self.recipe.given):
+            described = describe_input(args[i], displaced=False)
+            if i in self.varying:
+                extents, strides, *rest = described
+                described = (extents, tuple(shapes[given.name].translated(strides, extents, call.values, False)), *rest)
+            inputs.append(described)
+        key = (self.joined, tuple(call.space.capacity.values()), tuple(call.space.top.values()), tuple(inputs))
+        found = self.variants.get(key)
+        if found is None:
+            found = self._loaded(call.space, shapes, inputs)
+            if self.scalars is None:
+                self.scalars = found.scalars
+            if found.scalars != self.scalars:
+                raise NotBucketed("other layouts need other launch scalars")
+            _kept(self.variants, key, found, knobs.get("max_buckets"))
+        return found
+
+    def _loaded(self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]]) -> Variant:
+        """Buffers are filled before they are put together only if the card misses that: rarely does anybody look."""
+        for filled in (False, True):
+            found = self._recalled(self._entry(space, shapes, inputs, filled))
+            if found is not None:
+                return found
+        try:
+            try:
+                return self._compiled(space, shapes, inputs, filled=False)
+            except UninitializedRead:
+                return self._compiled(space, shapes, inputs, filled=True)
+        except (InvalidProgram, UninitializedRead, UnsupportedOp) as error:
+            raise NotBucketed(str(error)) from error
+
+    def _recalled(self, entry: cache.Key) -> Variant | None:
+        found = recalled(entry)
+        if found is None:
+            return None
+        kernel, program = found
+        first = len(self.recipe.given) + len(self.recipe.symbols)
+        codes = [json.loads(text) for _, text in kernel.inputs[first:]]
+        return Variant(kernel, program, tuple(decode_expr(c, {}) for c in codes))
+
+    def _compiled(
+        self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]], filled: bool
+    ) -> Variant:
+        from torch_spyre._inductor.compile import compile_graph
+        from torch_spyre._inductor.dynamic.graph_buckets import bucketed
+
+        assert self.joined is not None
+        recipe, n = self.recipe, len(self.recipe.given)
+        symbols = [()] * len(recipe.symbols)
+        joined = {e: self._factors(e) for e in self.joined}
+        graph, names, scalars = bucketed(recipe, space, shapes, joined, filled)
+        order = {g.name: i for i, g in enumerate(recipe.given)}
+        order |= {name: n + len(symbols) + i for i, name in enumerate(scalars)}
+        places = [order[name] for name in names]
+        made = compile_graph(graph.to_json(), [inputs[i] if i < n else () for i in places], displaced=False)
+        made = rebound(made, places)
+        codes = [("size", json.dumps(plain(e))) for e in scalars.values()]
+        entry = self._entry(space, shapes, inputs, filled)
+        entry.inputs = (*inputs, *symbols, *codes)
+        return Variant(made, accepted(entry, made), tuple(scalars.values()))
+
+    def _entry(
+        self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]], filled: bool
+    ) -> cache.Key:
+        rooms = [(name, s.room) for name, s in shapes.items()]  # which also tell joined dims from others
+        sizes = [(str(e), c) for e, c in (*space.capacity.items(), *space.top.items())]
+        return cache.key(f"{self.json}{sizes}{rooms}{filled}", [*inputs, *(() for _ in self.recipe.symbols)])
+
+    def _exactly(self, call: Call, kernel: cache.CachedKernel) -> cache.CachedKernel:
+        """The kernel with its outputs as they are for these sizes."""
+        assert call.space is not None
+        outputs = []
+        for name, o in zip(self.recipe.outputs, kernel.outputs, strict=True):
+            shape = self._own_shape(call, name)
+            strides = shape.translated(o.stride_map, o.device_size, call.values, True)
+            owner = self._owners[name]
+            true = [tuple(int(number(e, call.values)) for e in _exprs(c)) for c in (owner.size, owner.stride)]
+            outputs.append(replace(o, size=true[0], stride=true[1], stride_map=tuple(strides)))
+        return replace(kernel, outputs=tuple(outputs))
+
+
+def kernel(recipe_json: str) -> DynamicKernel:
+    """The launcher of one kernel of a compiled graph with symbolic sizes."""
+    return DynamicKernel(recipe_json)
+
+
+def _kept(table: OrderedDict[Any, T], key: Hashable, value: T, most: int) -> T:
+    table[key] = value
+    while len(table) > most:
+        table.popitem(last=False)
+    return value
+
+
+def _exprs(codes: Sequence[Any]) -> list[sympy.Expr]:
+    return [sympy.expand(decode_expr(c, {})) for c in codes]
+
+
+# Exact sizes
+
+
+def exact(
+    recipe: Recipe, recipe_json: str, sizes: Mapping[str, int], inputs: Sequence[tuple[Any, ...]]
+) -> tuple[cache.CachedKernel, Any]:
+    """The kernel for just these sizes and layouts, from the cache if possible, and its program."""
+    entry = cache.key(f"{recipe_json}{sorted(sizes.items())}", [*inputs, *(() for _ in sizes)])
+    found = recalled(entry)
+    if found is not None:
+        return found
+    from torch_spyre._inductor.compile import compile_graph
+
+    graph, order = instantiate(recipe, sizes)
+    made = rebound(compile_graph(graph.to_json(), [inputs[i] for i in order]), order)
+    return made, accepted(entry, made)
+
+
+def recalled(entry: cache.Key) -> tuple[cache.CachedKernel, Any] | None:
+    """A kernel of the program cache and its program; None if it must be compiled."""
+    found = None if inspect.active() else cache.load(entry)
+    if found is None:
+        return None
+    try:
+        return found, _C.Program.load(found.program)
+    except Exception as error:  # an entry that the card accepted when it was stored
+        cache.discard(entry, error)
+        return None
+
+
+def accepted(entry: cache.Key, made: cache.CachedKernel) -> Any:
+    """The program of a new kernel, which is stored only if the card takes it."""
+    program = _C.Program.load(made.program)
+    cache.store(entry, made)
+    return program
+
+
+def rebound(kernel: cache.CachedKernel, order: Sequence[int]) -> cache.CachedKernel:
+    """The kernel with its inputs numbered as the call passes them."""
+    bindings = tuple((kind, order[i] if kind == "input" else i) for kind, i in kernel.bindings)
+    return replace(kernel, bindings=bindings, scalars=tuple((order[i], kind) for i, kind in kernel.scalars))
+
+
+def instantiate(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Graph, list[int]]:
+    """The TileGraph for these sizes, and which argument of the call each of its inputs is."""
+    numbers = {name: sympy.Integer(value) for name, value in sizes.items()}
+    given = {g.name: g for g in recipe.given}
+
+    def resolve(name: str) -> Outside:
+        g = given[name]
+        size, stride = ([decode_expr(c, numbers) for c in codes] for codes in (g.size, g.stride))
+        return getattr(torch, g.dtype), size, stride, g.scalar
+
+    builder = Builder(recipe.name, resolve)
+    with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
+        for step in recipe.steps:
+            builder.add(step.computed(numbers))
+    graph = builder.graph(recipe.outputs)
+    place = {g.name: i for i, g in enumerate(recipe.given)}
+    return graph, [place[name] for name in builder.arguments(graph)]

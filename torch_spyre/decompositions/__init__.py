@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops of PyTorch as formulas over ops that the compiler lowers.
+
+Enters: an op in a traced graph, with fake tensors. Leaves: the ops it is made of, or NotImplemented for tensors that
+the formula is not for. Holds: nothing here knows the compiler; `table` collects all formulas for it.
+"""

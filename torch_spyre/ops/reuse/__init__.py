@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowered calls and programs that serve more than one eager call."""

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a row of a measurement file to the survey of the program that the compiler would emit for it."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_spyre.backend.compile import compile_module
+from torch_spyre.backend.options import Options
+from torch_spyre.constants import LX_BYTES
+from torch_spyre.errors import InvalidArgument, SpyreError
+from torch_spyre.ir.ktir.emit import kernel_function
+from torch_spyre.ir.plan.tileops import Kernel
+from torch_spyre.perf.calibration import plans as k
+from torch_spyre.perf.survey import Survey, survey
+
+MEASURED = Path(__file__).parents[1] / "measured"
+_LX_USABLE = 0.78  # of LX: what the measured compiler's allocator gives to tensors, about 1.55 MB
+_POINTWISE = {"neg": "neg", "gelu": "sigmoid"}  # gelu is one vector instruction on the card; so is sigmoid on ours
+_BROADCAST = {"bcast": ("add", "r"), "mulbcast": ("mul", "r"), "bcastcol": ("add", "c")}
+_PLANNED = ("mm", "mmwd", "mmrt", "bmm_wd_3d2d")  # their planner's split is guessed when B is 1
+_REDUCTIONS = {"read": "sum", "sumrow": "sum", "mean": "sum", "amax": "max"}
+# Some measured tensors exceed 256 MiB; their times fit a cut along rows, with which a core reaches over all of it.
+_AS_MEASURED = Options(limit_span=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement and the kernel it stands for."""
+
+    label: str
+    group: str  # class of the error table
+    shape: str  # rows of one shape are left out together in cross-validation
+    micros: float
+    build: Callable[[], Kernel] | None  # None: the file does not say how it was divided
+    assumed: bool = False  # the file does not record the core split; the most likely one is taken
+    problem: str = ""  # matmuls of one problem, for the regret of choosing the split
+
+
+def load(path: str | Path) -> list[Row]:
+    """Rows of a file with the columns of matmul.csv or non_matmul.csv."""
+    with open(path, newline="") as file:
+        records = list(csv.DictReader(file))
+    if not records:
+        raise InvalidArgument(f"{path} has no rows")
+    if "split_b_m_n_k" in records[0]:
+        return [_matmul_row(r) for r in records]
+    if "tiles" in records[0] and "rows" in records[0]:
+        return [_vector_row(r) for r in records]
+    raise InvalidArgument(f"{path} has columns {list(records[0])}; expected those of matmul.csv or non_matmul.csv")
+
+
+_SURVEYS: dict[str, Survey | None] = {}
+
+
+def surveyed(row: Row) -> Survey | None:
+    """The survey of the row's program; None if the file does not say how it was divided or we cannot compile that.
+
+    Equal rows are compiled once.
+    """
+    if row.build is None:
+        return None
+    if row.label not in _SURVEYS:
+        try:
+            _SURVEYS[row.label] = survey(
+                compile_module(kernel_function.emit(row.build()), options=_AS_MEASURED).program
+            )
+        except SpyreError:
+            _SURVEYS[row.label] = None
+    return _SURVEYS[row.label]
+
+
+def _vector_row(r: dict[str, str]) -> Row:
+    op, rows, cols, cores = r["op"], int(r["rows"]), int(r["cols"]), int(r["cores"])
+    tiles, mid = int(r["tiles"] or 0), int(r["mid"] or 0)
+    planned = r["lx_planning"] == "1"
+    group, build = _vector_kernel(op, rows, cols, mid, tiles, cores, planned)
+    label = f"{op} {rows}x{cols}{f'x{mid}' if mid else ''} tiles {tiles} cores {cores} lx {int(planned)}"
+    return Row(label, group, f"{rows}x{cols}x{mid}", float(r["kernel_us"]), build)
+
+
+def _vector_kernel(
+    op: str, rows: int, cols: int, mid: int, tiles: int, cores: int, planned: bool
+) -> tuple[str, Callable[[], Kernel] | None]:
+    if op in _POINTWISE:
+        return "pointwise", lambda: k.pointwise(_POINTWISE[op], rows, cols, cores)
+    if op == "add":
+        return "pointwise", lambda: k.pointwise("add", rows, cols, cores, 2)
+    if op in _BROADCAST:
+        name, dim = _BROADCAST[op]
+        return "broadcast", lambda: k.pointwise(name, rows, cols, cores, 2, dim)
+    if op in _REDUCTIONS:
+        return "reductions", lambda: k.row_reduce(_REDUCTIONS[op], rows, cols, cores)
+    simple: dict[str, tuple[str, Callable[[], Kernel]]] = {
+        "write": ("pointwise", lambda: k.writer(rows, cols, cores)),
+        "copy": ("copy", lambda: k.copy(rows, cols, cores)),
+        "transpose": ("transpose", lambda: k.transpose(rows, cols, cores)),
+        "transpose_outer": ("transpose", lambda: k.swap_outer(rows, mid, cols, cores)),
+        "cat0": ("concat", lambda: k.concat(rows, cols, 0, cores)),
+        "cat1": ("concat", lambda: k.concat(rows, cols, 1, cores)),
+    }
+    return simple.get(op) or _chained(op, rows, cols, tiles, cores, planned)
+
+
+def _chained(
+    op: str, rows: int, cols: int, tiles: int, cores: int, planned: bool
+) -> tuple[str, Callable[[], Kernel] | None]:
+    """Kernels of several ops, whose intermediates may stay in LX."""
+    fits = rows * cols * 2 / cores / max(1, tiles) <= LX_BYTES * _LX_USABLE
+    if op == "ctsum":
+        return "column sums", lambda: k.column_sum(rows, cols, tiles, cores, planned and fits)
+    if op.startswith("softmax"):
+        return "softmax", lambda: k.softmax(rows, cols, max(1, tiles), cores, fits)
+    if found := re.fullmatch(r"add_indep(\d+)", op):
+        return "chains without LX", lambda: k.independent_adds(int(found[1]), rows, cols, cores)
+    if found := re.fullmatch(r"add(\d+)(_sep)?", op):
+        in_lx = planned and fits and not found[2]
+        count = int(found[1])
+        return f"chains with{'' if in_lx else 'out'} LX", lambda: k.chain(count, rows, cols, cores, in_lx)
+    return "not modelled", None
+
+
+def _matmul_row(r: dict[str, str]) -> Row:
+    batch, m, n, kk, cores = (int(r[c]) for c in ("B", "M", "N", "K", "cores"))
+    shape = f"{batch}x{m}x{n}x{kk}"
+    recorded = re.fullmatch(r"(\d+)_(\d+)_(\d+)_(\d+)", r["split_b_m_n_k"])
+    shared = r["op"] == "bmm_wd_3d2d"
+    kind = f"{r['op'] if shared else 'mm'} {r['layout_A']} {r['layout_B']}"
+    label = f"{kind} {shape} cores {cores} split {r['split_b_m_n_k']}"
+    micros = float(r["kernel_us"])
+    if recorded is not None:
+        split = tuple(int(v) for v in recorded.groups())
+    elif batch > 1:
+        split = _few_columns(n, cores)
+    elif r["op"] in _PLANNED:
+        split = _balanced(cores)
+    else:
+        return Row(label, "matmul, split not recorded", shape, micros, None)
+    order_a, order_b = (tuple(int(v) for v in r[c].split(",")) if r[c] else (0, 1, 2) for c in ("layout_A", "layout_B"))
+    if shared:
+        order_b = (0, 1)
+
+    def build() -> Kernel:
+        return k.matmul(batch, m, n, kk, split, cores, order_a, order_b, shared)
+
+    if recorded is None:
+        group = "batched, split assumed" if batch > 1 else "matmul, split assumed"
+        return Row(label, group, shape, micros, build, assumed=True)
+    group = _matmul_group(batch, cores, split, shared)
+    return Row(label, group, shape, micros, build, problem=f"{kind} {shape} cores {cores}")
+
+
+def _balanced(cores: int) -> tuple[int, ...]:
+    """What the measured compiler's planner most likely chose: 4x8, 4x4, 2x4, 2x2."""
+    m = 1 << int(math.log2(cores)) // 2
+    return 1, m, cores // m, 1
+
+
+def _few_columns(n: int, cores: int) -> tuple[int, ...]:
+    """What it most likely chose for batched matmuls, from rows that tie with recorded splits: slices of 512 columns."""
+    columns = min(cores, max(2, n // 512))
+    return 1, cores // columns, columns, 1
+
+
+def _matmul_group(batch: int, cores: int, split: tuple[int, ...], shared: bool) -> str:
+    if batch > 1:
+        return "batched, shared weight" if shared else "batched"
+    if split[3] > 1:
+        return "matmul K splits"
+    return "matmul 32 cores M/N splits" if cores >= 32 else "matmul 1-16 cores"
