@@ -22,11 +22,10 @@ from torch_spyre import _C, knobs
 from torch_spyre._inductor.compile import compile_graph
 from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.debug.reproducer import VALUES
-from torch_spyre._inductor.kernel import to_launch_plan
 from torch_spyre._inductor.tilegraph.evaluate import evaluate, written
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph
-from torch_spyre.backend.compile import compile_module
 from torch_spyre.ir.ktir.text import parse
+from torch_spyre.runtime import driver
 
 # Of the last place, relative to a value; bf16 keeps fewer bits on the host than the card does.
 _ULP = {"float16": 2.0**-9, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float8_e4m3fn": 2.0**-3, "float8_e5m2fnuz": 0.25}
@@ -79,12 +78,12 @@ def _compile(
     seconds = time.perf_counter() - begin
     inspect.stop()
     if given is not None:
-        kernel = dataclasses.replace(kernel, program=compile_module(parse(given)).binary)
+        kernel = dataclasses.replace(kernel, program=driver.build_ktir(parse(given)).binary)
     elif before is not None and inspect.records()[-1].ktir() != before:
         print("the plan differs from the one in this file (--dumped runs that)")
-    plan = to_launch_plan(kernel)
+    loaded = driver.load(kernel)
     print(f"compiled in {seconds:.2f} s: program of {len(kernel.program):,} bytes")
-    return _C.KernelLauncher(graph.name, lambda _: plan), plan.program
+    return driver.launcher(loaded), loaded.program
 
 
 def _times(launcher: Any, tensors: Sequence[Any], program: Any, repeat: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from torch_spyre.ir.superdsc import canonical
+from torch_spyre.ir.superdsc.canonical import canonical
 from torch_spyre.sdsc import SuperDSC, load, read_kernel, write_sdsc
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import execute, random_inputs

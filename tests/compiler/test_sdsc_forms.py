@@ -46,7 +46,7 @@ from torch_spyre.ir.plan.tileops import (
     TileLoop,
     TileOp,
 )
-from torch_spyre.ir.superdsc import canonical
+from torch_spyre.ir.superdsc.canonical import canonical
 from torch_spyre.ir.superdsc.unroll import without_loops
 from torch_spyre.ir.superdsc.writer import scalars_as_tensors
 from torch_spyre.sdsc import bundle_files, read_bundle, read_kernel, read_sdsc

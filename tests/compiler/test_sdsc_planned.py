@@ -21,11 +21,11 @@ from torch_spyre import _C
 from torch_spyre._inductor.compile import _cached
 from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.debug.inspect import KernelRecord
-from torch_spyre._inductor.kernel import to_launch_plan
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.errors import NotExpressible
 from torch_spyre.ir.ktir.emit.kernel_function import emit
 from torch_spyre.ir.superdsc.unroll import without_loops
+from torch_spyre.runtime import driver
 from torch_spyre.sdsc import bundle_files, read_kernel
 
 HALF, FULL, BOOL = torch.float16, torch.float32, torch.bool
@@ -50,7 +50,7 @@ def planned(fn: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) -> list
 
 
 def run(record: KernelRecord, binary: bytes, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    plan = to_launch_plan(_cached(record.plan, binary))
+    plan = driver.launch_plan(driver.load(_cached(record.plan, binary)))
     return [x.cpu() for x in _C.KernelLauncher(record.name, lambda _: plan)(*inputs)]
 
 

@@ -19,7 +19,7 @@ from torch_spyre.backend.program import assembler as asm
 from torch_spyre.backend.program.decoder import decode
 from torch_spyre.ir.ktir.emit.kernel_function import emit
 from torch_spyre.ir.plan.tileops import Kernel
-from torch_spyre.ir.superdsc import canonical
+from torch_spyre.ir.superdsc.canonical import canonical
 from torch_spyre.sdsc import read_kernel
 
 KERNELS = test_sdsc_roundtrip.KERNELS | test_sdsc_forms.KERNELS

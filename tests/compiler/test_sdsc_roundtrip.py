@@ -31,7 +31,7 @@ from ktir_kernels import (
 from torch_spyre.errors import NotExpressible
 from torch_spyre.ir.ktir.emit.kernel_function import emit
 from torch_spyre.ir.plan.tileops import Dim, Kernel, Operand, Space, Tensor, TileOp
-from torch_spyre.ir.superdsc import canonical
+from torch_spyre.ir.superdsc.canonical import canonical
 from torch_spyre.ir.superdsc.constant_formats import decode, encode
 from torch_spyre.sdsc import bundle_files, read_bundle, read_kernel, write_bundle
 

@@ -7,6 +7,7 @@ stick, eager and compiled, for reads and writes. Values are small integers, whic
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from torch_spyre import _C
 from torch_spyre._inductor import compile as stages
 from torch_spyre._inductor import kernel
 from torch_spyre.errors import IndexOutOfRange, InvalidArgument
+from torch_spyre.runtime import driver
 
 FP16 = torch.float16
 pytestmark = pytest.mark.filterwarnings("error:.*falling back to cpu")
@@ -201,10 +203,7 @@ def test_a_launch_checks_what_is_left_of_the_storage() -> None:
     finally:
         kernel._launch_plan = original
     made = stages.compile_graph(seen[-1], [described], displaced=False)
-    program = _C.Program.load(made.program)
-    outputs = [kernel.output_arguments(o) for o in made.outputs]
-    plan = _C.LaunchPlan(program, list(made.bindings), outputs, displaced=True)
-    launcher = _C.KernelLauncher("neg", lambda _: plan)
+    launcher = driver.launcher(driver.load(dataclasses.replace(made, displaced=True)))
     launcher(x)
     with pytest.raises(InvalidArgument, match="bytes, the program touches"):
         launcher(x[1:])

@@ -21,11 +21,9 @@ import pytest
 import torch
 
 from torch_spyre import _C, files
-from torch_spyre._inductor import kernel
-from torch_spyre._inductor.dynamic import launcher
 from torch_spyre.errors import InvalidProgram
 from torch_spyre.ops.reuse import lowered_calls
-from torch_spyre.runtime import cache
+from torch_spyre.runtime import cache, driver
 
 KERNEL = cache.CachedKernel("k", b"not a program", (("input", 0),), (), (), 0)
 ENTRY = "ab" * 32
@@ -256,7 +254,7 @@ def test_a_refused_program_is_not_stored(
 
     forget()
     with monkeypatch.context() as patch:
-        patch.setattr(kernel, "to_launch_plan", refuse)
+        patch.setattr(driver, "load", refuse)
         with pytest.raises(InvalidProgram, match="50 million steps"):
             torch.neg(x)
     assert entries(fresh_caches) == eager_entries(fresh_caches) == []
@@ -268,7 +266,7 @@ def test_a_refused_program_is_not_stored(
 def test_nor_one_for_a_bucket_of_sizes(fresh_caches: Path) -> None:
     entry = cache.key("graph", [])
     with pytest.raises(InvalidProgram):
-        launcher.accepted(entry, KERNEL)
-    assert launcher.recalled(entry) is None and entries(fresh_caches) == []
+        driver.accept(entry, KERNEL)
+    assert driver.recall(entry) is None and entries(fresh_caches) == []
     cache.store(entry, KERNEL)
-    assert launcher.recalled(entry) is None and entries(fresh_caches) == [], "refused later: removed"
+    assert driver.recall(entry) is None and entries(fresh_caches) == [], "refused later: removed"

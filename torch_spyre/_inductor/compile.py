@@ -11,12 +11,8 @@ from torch_spyre import knobs
 from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph, Layout
-from torch_spyre.backend.compile import compile_module
-from torch_spyre.backend.program.assembler import Program
-from torch_spyre.backend.program.isa import ScalarKind
 from torch_spyre.errors import InvalidProgram, ScratchpadFull, SpanExceeded, UnsupportedOp
-from torch_spyre.ir.ktir.emit.kernel_function import emit
-from torch_spyre.perf.timeline import estimate
+from torch_spyre.runtime import driver
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec
 
 log = logging.getLogger(__name__)
@@ -88,14 +84,7 @@ def _compiled(
     graph: Graph, specs: Sequence[InputSpec], displaced: bool, parts: Mapping[str, int]
 ) -> tuple[Plan, Any, Any]:
     planned = plan(graph, specs, displaced, parts)
-    module = emit(planned.kernel)
-    sizes = [arg.bytes for arg in planned.kernel.args]
-    return planned, module, compile_module(module, duration_ns=_duration_ns, sizes=sizes)
-
-
-def _duration_ns(program: Program) -> int:
-    """One launch on the device clock. Integer launch scalars are operands and never bound a loop, so any will do."""
-    return round(estimate(program, [1] * program.scalars.count(ScalarKind.INTEGER)).duration_ns)
+    return planned, *driver.build(planned.kernel)
 
 
 def _cached(planned: Plan, binary: bytes) -> CachedKernel:

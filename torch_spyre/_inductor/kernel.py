@@ -15,10 +15,9 @@ import torch
 
 from torch_spyre import _C, knobs
 from torch_spyre._inductor import hints
-from torch_spyre._inductor.debug import launchers
+from torch_spyre._inductor.debug import inspect, launchers
 from torch_spyre.errors import InvalidProgram, OutOfBounds
-from torch_spyre.runtime import cache
-from torch_spyre.runtime.jobplan import output_arguments
+from torch_spyre.runtime import cache, driver
 
 log = logging.getLogger(__name__)
 
@@ -45,37 +44,24 @@ def for_offsets(inputs: Sequence[Any], make: Callable[[Sequence[tuple[Any, ...]]
 
 def _launch_plan(graph_json: str, described: Sequence[tuple[Any, ...]], inputs: Sequence[Any]) -> Any:
     entry = cache.key(graph_json, described)
-    from torch_spyre._inductor.debug import inspect
+    return driver.launch_plan(driver.recall(entry) or _compiled(entry, graph_json, described, inputs))
 
-    found = None if inspect.active() else cache.load(entry)
-    if found is not None:
-        try:
-            return to_launch_plan(found)
-        except Exception as error:  # whatever an entry of another version or with a fault does, compiling cures it
-            cache.discard(entry, error)
-    from torch_spyre._inductor.compile import compile_graph
+
+def _compiled(
+    entry: cache.Key, graph_json: str, described: Sequence[tuple[Any, ...]], inputs: Sequence[Any]
+) -> driver.Loaded:
+    from torch_spyre._inductor.compile import compile_graph  # late: start-up
 
     made = compile_graph(graph_json, described)
+    if knobs.get("dump_inputs"):
+        inspect.save_inputs(graph_json, described, inputs)
     try:
-        plan = to_launch_plan(made)
+        return driver.accept(entry, made)
     except (InvalidProgram, OutOfBounds) as error:
         if not made.displaced:
             raise
         log.warning("%s is planned for one offset at a time, because %s", made.name, error)
-        made = compile_graph(graph_json, described, displaced=False)
-        plan = to_launch_plan(made)
-    if knobs.get("dump_inputs"):
-        inspect.save_inputs(graph_json, described, inputs)
-    cache.store(entry, made)
-    return plan
-
-
-def to_launch_plan(found: cache.CachedKernel, program: Any = None) -> Any:
-    """A LaunchPlan of the kernel's program, which is loaded unless it is given."""
-    outputs = [output_arguments(o) for o in found.outputs]
-    program = program or _C.Program.load(found.program)
-    bindings, scalars = list(found.bindings), list(found.scalars)
-    return _C.LaunchPlan(program, bindings, outputs, found.pool_bytes, [], scalars, found.name, found.displaced)
+        return driver.accept(entry, compile_graph(graph_json, described, displaced=False))
 
 
 def describe_inputs(inputs: Sequence[Any], displaced: bool) -> tuple[tuple[Any, ...], ...]:

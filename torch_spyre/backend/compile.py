@@ -89,14 +89,14 @@ def compile_module(
     `bind` gives integer arguments, by position or name, values that the program may rely on. `sizes` are bytes of the
     launch buffers, where a view could reach further than its accesses do; the card proves that they do not.
     """
-    composed = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
+    functions = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
     if function is not None:
-        composed = [f for f in composed if f.sym_name.data == function]
-    if len(composed) != 1:
-        names = [f.sym_name.data for f in composed]
+        functions = [f for f in functions if f.sym_name.data == function]
+    if len(functions) != 1:
+        names = [f.sym_name.data for f in functions]
         raise InvalidProgram(f"a program is one function; found {names or 'none'}, name the one to compile")
-    arguments = _Arguments(composed[0].body.block.args, bind or {})
-    program, uses_memory = _within_scratchpads(composed[0], arguments, options)
+    arguments = _Arguments(functions[0].body.block.args, bind or {})
+    program, uses_memory = _within_scratchpads(functions[0], arguments, options)
     if sizes is not None:
         ends = zip(program.args, sizes, strict=True)
         program.args = [ProgramArg(arg.access, min(arg.bytes, size)) for arg, size in ends]

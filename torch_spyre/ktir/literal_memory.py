@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from torch_spyre import _C
-from torch_spyre.backend.compile import compile_module
 from torch_spyre.backend.program.isa import format_bytes, format_of_type
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.ir.ktir.signatures import Function, Shape, View
+from torch_spyre.ir.ktir.text import parse
 from torch_spyre.ktir import linear_memory
 from torch_spyre.ktir.linear_memory import Placement
+from torch_spyre.runtime import driver
 
 _BYTE = torch.int8
 
@@ -166,8 +166,6 @@ def _mover(
     to_card: bool,
 ) -> Any:
     """A launcher that copies between a linear tensor and the buffer."""
-    from torch_spyre.ir.ktir.text import parse
-
     names = [f"d{i}" for i in range(len(shape))]
     limits = [f"{n} >= 0, {size - 1} - {n} >= 0" for n, size in zip(names, shape, strict=True)]
     sizes = "".join(f"{size}x" for size in shape)
@@ -185,6 +183,5 @@ def _mover(
         source="a" if to_card else "b",
         target="b" if to_card else "a",
     )
-    program = _C.Program.load(compile_module(parse(text, "<literal memory>")).binary)
-    plan = _C.LaunchPlan(program, [("input", 0), ("input", 1)], [])
-    return _C.KernelLauncher("ktir_memory", lambda _: plan)
+    program = driver.build_ktir(parse(text, "<literal memory>"))
+    return driver.launcher(driver.load(driver.of_function("ktir_memory", program)))

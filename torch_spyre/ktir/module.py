@@ -112,7 +112,7 @@ class Module:
         """
         function = self.function(fn)
         values = {self._argument(function, name).position: value for name, value in integers.items()}
-        return self._runner(function).compile(values or None).program
+        return self._runner(function).program(values or None)
 
     def explain(self, fn: str | None = None, **integers: int) -> str:
         """Grid, arguments, views, phases, scratchpad, instructions and time of a function, for a person to read."""

@@ -11,7 +11,7 @@ from torch_spyre.backend.compile import CompiledProgram
 from torch_spyre.backend.program.isa import ScalarKind
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.ir.ktir.signatures import Argument, Function, View
-from torch_spyre.ktir.pricing import price
+from torch_spyre.perf.pricing import price
 from torch_spyre.perf.timeline import Timeline
 
 

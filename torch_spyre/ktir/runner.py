@@ -3,54 +3,47 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from xdsl.dialects.builtin import IntAttr, ModuleOp
 
 from torch_spyre import _C
-from torch_spyre.backend.compile import CompiledProgram, compile_module
+from torch_spyre.backend.compile import CompiledProgram
 from torch_spyre.backend.options import Options
-from torch_spyre.backend.program.instructions import Program
-from torch_spyre.backend.program.isa import Access, ScalarKind, format_bytes, format_of_type
+from torch_spyre.backend.program.isa import Access, format_bytes, format_of_type
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.ir.ktir.signatures import Argument, Function, Shape, View
+from torch_spyre.ir.ktir.text import print_module
 from torch_spyre.ktir import linear_memory
 from torch_spyre.ktir.linear_memory import Placement
-from torch_spyre.ktir.pricing import price
+from torch_spyre.ktir.literal_memory import SharedMemory
+from torch_spyre.runtime import cache, driver
 
 Value = Any
 _KEPT_PLACEMENTS = 4096
 
 
-@dataclass
 class Compiled:
-    """A program on the card, and what a launcher has to know of it."""
+    """A function's program on the card, and what a launcher has to know of it."""
 
-    program: CompiledProgram
-    bound: dict[int, int]  # integer arguments that the program relies on, by position
-    launcher: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        program = _C.Program.load(self.program.binary)
-        buffers = len(self.program.args)
-        bindings = [("input", i) for i in range(buffers)]
-        kinds = ["f" if kind is ScalarKind.FP32 else "i" for kind in self.program.scalars]
-        scalars = [(buffers + i, kind) for i, kind in enumerate(kinds)]
-        plan = _C.LaunchPlan(program, bindings, [], 0, [], scalars)
-        self.launcher = _C.KernelLauncher("ktir", lambda _: plan)
+    def __init__(self, loaded: driver.Loaded, bound: dict[int, int]) -> None:
+        assert loaded.kernel.function is not None
+        self.arguments = loaded.kernel.function
+        self.launcher = driver.launcher(loaded)
+        self.bound = bound  # integer arguments that the program relies on, by position
 
     def needed(self, index: int, element: str) -> int:
         """Elements that the views of a launch buffer reach."""
-        width = format_bytes(format_of_type(element))
-        return -(-self.program.args[index].bytes // width)
+        return -(-self.arguments.buffers[index][1] // format_bytes(format_of_type(element)))
 
     def writes(self, index: int) -> bool:
-        return Access.WRITE in self.program.args[index].access
+        return Access.WRITE in Access(self.arguments.buffers[index][0])
 
 
 class Runner:
@@ -87,12 +80,24 @@ class Runner:
         key = tuple(sorted(integers.items()))
         return self._programs.get(key) or self._keep(dict(integers))
 
-    def _keep(self, bound: Mapping[int, int]) -> Compiled:
+    def program(self, integers: Mapping[int, int] | None = None) -> CompiledProgram:
+        """The program for these integer arguments with its instructions, for people who want to read it."""
+        return self._build(self.compile(integers).bound)
+
+    def _build(self, bound: Mapping[int, int]) -> CompiledProgram:
         values: dict[str | int, int] = {position: value for position, value in bound.items()}
-        program = compile_module(self._module, self._name, duration_ns, options=self.options, bind=values)
-        compiled = Compiled(program, dict(bound))
-        self._programs[tuple(sorted(bound.items()))] = compiled
+        return driver.build_ktir(self._module, self._name, self.options, values)
+
+    def _keep(self, bound: Mapping[int, int]) -> Compiled:
+        key = tuple(sorted(bound.items()))
+        entry = cache.key(f"ktir {self._text} {self._name} {self.options} {key}", [])
+        loaded = driver.obtain(entry, lambda: driver.of_function(self.function.name, self._build(bound)))
+        self._programs[key] = compiled = Compiled(loaded, dict(bound))
         return compiled
+
+    @functools.cached_property
+    def _text(self) -> str:
+        return print_module(self._module)
 
     # -- launch ----------------------------------------------------------------------------------------------------
 
@@ -108,10 +113,10 @@ class Runner:
         shared = self._bind_memory(compiled, literals, integers, device)
         _check_aliases(buffers)
         arguments = [b.memory for b in buffers] + ([shared.buffer] if shared else [])
-        values = [integers[p] if p in integers else floats[p] for p in compiled.program.launch_scalars]
+        values = [integers[p] if p in integers else floats[p] for p in compiled.arguments.scalar_positions]
         with torch.spyre.device(device.index):
             compiled.launcher(*arguments, *values)
-        for position, bound in zip(compiled.program.buffers, buffers, strict=True):
+        for position, bound in zip(compiled.arguments.buffer_positions, buffers, strict=True):
             if bound.written and not _same(bound.memory, bound.tensor):
                 linear_memory.take(bound.memory, bound.tensor, bound.placement)
                 linear_memory.write_back(bound.name, given[position], bound.tensor)
@@ -130,7 +135,7 @@ class Runner:
         compiled = self.compile(integers)
         placed = dict(given)
         bound = self._bind(compiled, tensors, integers, _device(list(tensors.values())))
-        for position, b in zip(compiled.program.buffers, bound, strict=True):
+        for position, b in zip(compiled.arguments.buffer_positions, bound, strict=True):
             placed[position] = b.memory.as_strided(b.tensor.shape, b.placement.strides)
         return placed
 
@@ -146,7 +151,7 @@ class Runner:
     ) -> list[_Bound]:
         """Every buffer argument in card memory; a tensor that is given twice lies there once."""
         places: list[tuple[Argument, torch.Tensor, Placement]] = []
-        for index, position in enumerate(compiled.program.buffers):
+        for index, position in enumerate(compiled.arguments.buffer_positions):
             argument, tensor = self.function.arguments[position], tensors[position]
             places.append((argument, tensor, self._place_for(argument, tensor, compiled, index, integers)))
         room: dict[Any, int] = {}
@@ -191,13 +196,11 @@ class Runner:
         integers: Mapping[int, int],
         device: torch.device,
     ) -> Any:
-        if compiled.program.memory_arg is None:
+        if compiled.arguments.memory is None:
             if literals:
                 raise InvalidArgument(f"{self.function.name} uses no literal addresses; memory= has nothing to hold")
             return None
-        from torch_spyre.ktir.literal_memory import SharedMemory
-
-        size = compiled.program.args[compiled.program.memory_arg].bytes
+        size = compiled.arguments.buffers[compiled.arguments.memory][1]
         known = self._known(integers)
         return SharedMemory(self.function, literals, known, size, device, self.options.stick_addresses)
 
@@ -220,11 +223,6 @@ def _identity(tensor: torch.Tensor, where: Placement) -> Any:
     """Equal for tensors that are one and lie one way."""
     own = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
     return (*own, tensor.dtype, tensor.device, where.strides, where.dtype)
-
-
-def duration_ns(program: Program) -> int:
-    """What a launch adds to the device clock; loops that a launch scalar bounds count as one round."""
-    return round(price(program, [1] * program.scalars.count(ScalarKind.INTEGER)).duration_ns)
 
 
 def _element(name: str, elements: Sequence[str]) -> str:

@@ -45,6 +45,17 @@ class OutputSpec:
 
 
 @dataclass(frozen=True)
+class FunctionArguments:
+    """What a KTIR function's program takes: (access, bytes) of each launch buffer, the position of the function's
+    argument behind each buffer and behind each scalar, and the buffer that literal addresses count from."""
+
+    buffers: tuple[tuple[int, int], ...]
+    buffer_positions: tuple[int, ...]
+    scalar_positions: tuple[int, ...]
+    memory: int | None
+
+
+@dataclass(frozen=True)
 class CachedKernel:
     """All that launching needs: no compiler object, no layout object.
 
@@ -60,6 +71,7 @@ class CachedKernel:
     pool_bytes: int
     inputs: tuple[tuple[Any, ...], ...] = ()
     displaced: bool = False
+    function: FunctionArguments | None = None
 
     @property
     def n_inputs(self) -> int:
@@ -167,6 +179,7 @@ def read(folder: Path, entry: str | None = None) -> CachedKernel:
         meta["pool_bytes"],
         tuple(tuple(tuple(x) if isinstance(x, list) else x for x in i) for i in meta["inputs"]),
         bool(meta["displaced"]),
+        _function(meta["function"]),
     )
 
 
@@ -194,6 +207,14 @@ def _checksum(meta: dict[str, Any], program: bytes) -> str:
 def _output(meta: dict[str, Any]) -> OutputSpec:
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta.items()}
     return OutputSpec(**fields)
+
+
+def _function(meta: dict[str, Any] | None) -> FunctionArguments | None:
+    if meta is None:
+        return None
+    buffers = tuple((access, count) for access, count in meta["buffers"])
+    positions = tuple(meta["buffer_positions"]), tuple(meta["scalar_positions"])
+    return FunctionArguments(buffers, *positions, meta["memory"])
 
 
 def store(entry: str, kernel: CachedKernel) -> None:

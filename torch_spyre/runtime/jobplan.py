@@ -16,7 +16,7 @@ import math
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import torch
 from torch_spyre import _C, files
 from torch_spyre.constants import DEVICE_NAME, STICK_BYTES
 from torch_spyre.errors import InvalidArgument, InvalidProgram, UnsupportedOp
-from torch_spyre.runtime import cache, spyrecode
+from torch_spyre.runtime import cache, driver, spyrecode
 from torch_spyre.runtime.spyrecode import PROGRAM_BASE, Compute, HostCompute, SpyreCode, Transfer
 
 log = logging.getLogger(__name__)
@@ -273,29 +273,17 @@ def _kernel_of(folder: Path) -> cache.CachedKernel | None:
         raise InvalidProgram(f"{folder} is damaged: {error}; compile the kernel again") from error
 
 
-def output_arguments(o: cache.OutputSpec) -> tuple[Any, ...]:
-    """A result as `_C.LaunchPlan` takes it."""
-    layout = _C.SpyreTensorLayout(list(o.device_size), list(o.stride_map), getattr(_C.DataFormats, o.format))
-    return list(o.size), list(o.stride), getattr(torch, o.dtype), layout
-
-
 def _make_runner(name: str, binary: bytes, kernel: cache.CachedKernel | None) -> _Runner:
-    program = _C.Program.load(binary)
     if kernel is None:
-        bindings = [("input", i) for i in range(program.n_args)]
-        plan = _C.LaunchPlan(program, bindings, [], name=name)
-        given = _C.KernelLauncher(name, lambda _: plan)
+        program = _C.Program.load(binary)
+        whole = cache.CachedKernel(name, binary, tuple(("input", i) for i in range(program.n_args)), (), (), 0)
+        given = driver.launcher(driver.Loaded(whole, program))
         return _Runner(given, given, program)
+    fresh = driver.load(replace(kernel, program=binary, name=name))
     # Outputs that the caller brings are further inputs to the launcher.
-    n_in = kernel.n_inputs
-    flat = [("input", n_in + i) if kind == "output" else (kind, i) for kind, i in kernel.bindings]
-    outputs = [output_arguments(o) for o in kernel.outputs]
-    scalars, pool = list(kernel.scalars), kernel.pool_bytes
-    fresh_plan = _C.LaunchPlan(program, list(kernel.bindings), outputs, pool, [], scalars, name, kernel.displaced)
-    given_plan = _C.LaunchPlan(program, flat, [], pool, [], scalars, name, kernel.displaced)
-    return _Runner(
-        _C.KernelLauncher(name, lambda _: fresh_plan), _C.KernelLauncher(name, lambda _: given_plan), program
-    )
+    flat = tuple(("input", kernel.n_inputs + i) if kind == "output" else (kind, i) for kind, i in kernel.bindings)
+    given = driver.Loaded(replace(fresh.kernel, bindings=flat, outputs=()), fresh.program)
+    return _Runner(driver.launcher(fresh), driver.launcher(given), fresh.program)
 
 
 def prepare_kernel(spyrecode_dir: str | Path, stream: Any = None) -> JobPlan:
@@ -342,12 +330,9 @@ def launch_kernel(code_dir: str | Path, args: Sequence[Any]) -> tuple[torch.Tens
 def _compile_bundle(folder: Path) -> Any:
     if not (folder / "bundle.mlir").is_file():
         raise InvalidProgram(f"Bundle not found: {folder / 'bundle.mlir'}")
-    from torch_spyre.backend.compile import compile_module
-    from torch_spyre.ir.ktir.emit.kernel_function import emit
-    from torch_spyre.ir.superdsc.bundle import read_bundle
+    from torch_spyre.ir.superdsc.bundle import read_bundle  # late: start-up
 
-    binary = compile_module(emit(read_bundle(folder))).binary
-    return _make_runner(folder.name, binary, None).given
+    return driver.launcher(driver.obtain_plan(replace(read_bundle(folder), name=folder.name)))
 
 
 def clear() -> None:

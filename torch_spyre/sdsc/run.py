@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from torch_spyre.backend.compile import CompiledProgram
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.ir.superdsc import arrays, class_rules
 from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.bundle import Bundle
+from torch_spyre.runtime import driver
 from torch_spyre.sdsc.slots import INPUT, INTERMEDIATE, OUTPUT, Launch, Slot, bind
 
 _POISON = 0xFF  # NaN in every float format: bytes that nobody gave show
@@ -137,13 +139,9 @@ def _random(slot: Slot, generator: np.random.Generator) -> np.ndarray:
     return values
 
 
-def compile_launch(launch: Launch) -> Any:
-    """The program of a launch, with its estimated duration inside."""
-    from torch_spyre.backend.compile import compile_module
-    from torch_spyre.ir.ktir.emit.kernel_function import emit
-    from torch_spyre.perf.timeline import estimate
-
-    return compile_module(emit(launch.kernel), duration_ns=lambda p: round(estimate(p).duration_ns))
+def compile_launch(launch: Launch) -> CompiledProgram:
+    """The program of a launch, with its time on the card's clock."""
+    return driver.build(launch.kernel).program
 
 
 def execute(launch: Launch, inputs: Mapping[str, Any], sanitize: bool = False) -> Result:

@@ -20,6 +20,7 @@ from torch_spyre import knobs
 from torch_spyre._inductor.debug import reproducer
 from torch_spyre.errors import NotExpressible, SpyreError, located, reproducer_hint
 from torch_spyre.logging_config import ARTIFACTS
+from torch_spyre.runtime import driver
 
 if TYPE_CHECKING:  # a process that finds its programs in the cache never imports the planner
     from torch_spyre._inductor.planning.planner import Plan
@@ -80,6 +81,9 @@ def records() -> list[KernelRecord]:
 
 def active() -> bool:
     return _recording or dump_folder() is not None or any(map(_logged, ARTIFACTS))
+
+
+driver.watchers.append(active)
 
 
 def dump_folder() -> Path | None:

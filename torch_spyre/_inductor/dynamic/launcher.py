@@ -23,16 +23,15 @@ from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
 
 from torch_spyre import _C, knobs
-from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.dynamic.recipe import Given, Recipe, Step, decode_expr, plain
 from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, capacity, factors, least, number
 from torch_spyre._inductor.dynamic.storage import dense, room_of, roomy_layout
-from torch_spyre._inductor.kernel import describe_input, for_offsets, to_launch_plan
+from torch_spyre._inductor.kernel import describe_input, for_offsets
 from torch_spyre._inductor.tilegraph.build import Builder, Outside
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre._inductor.tilegraph.tracing import symbol
 from torch_spyre.errors import InvalidProgram, UninitializedRead, UnsupportedOp
-from torch_spyre.runtime import cache
+from torch_spyre.runtime import cache, driver
 
 log = logging.getLogger("torch_spyre._inductor.dynamic.launcher")
 _CALLS = 1024  # combinations of sizes whose launchers are kept, per kernel
@@ -129,13 +128,13 @@ class DynamicKernel:
         if call.space is not None:
             try:
                 found = self._variant(call, args)
-                return to_launch_plan(self._exactly(call, found.kernel), found.program)
+                return driver.launch_plan(driver.Loaded(self._exactly(call, found.kernel), found.program))
             except NotBucketed as reason:
                 call.reason = str(reason)
         exact_plans[self.recipe.name, self.recipe.steps[0].origin, call.reason] += 1
         n = len(self.recipe.given)
         sizes = dict(zip(self.recipe.symbols, call.values.values(), strict=True))
-        return for_offsets(args[:n], lambda inputs: to_launch_plan(*exact(self.recipe, self.json, sizes, inputs)))
+        return for_offsets(args[:n], lambda inputs: driver.launch_plan(exact(self.recipe, self.json, sizes, inputs)))
 
     # Buckets
 
@@ -322,7 +321,7 @@ class DynamicKernel:
             raise NotBucketed(str(error)) from error
 
     def _recalled(self, entry: cache.Key) -> Variant | None:
-        found = recalled(entry)
+        found = driver.recall(entry)
         if found is None:
             return None
         kernel, program = found
@@ -349,7 +348,7 @@ class DynamicKernel:
         codes = [("size", json.dumps(plain(e))) for e in scalars.values()]
         entry = self._entry(space, shapes, inputs, filled)
         entry.inputs = (*inputs, *symbols, *codes)
-        return Variant(made, accepted(entry, made), tuple(scalars.values()))
+        return Variant(*driver.accept(entry, made), tuple(scalars.values()))
 
     def _entry(
         self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]], filled: bool
@@ -392,36 +391,17 @@ def _exprs(codes: Sequence[Any]) -> list[sympy.Expr]:
 
 def exact(
     recipe: Recipe, recipe_json: str, sizes: Mapping[str, int], inputs: Sequence[tuple[Any, ...]]
-) -> tuple[cache.CachedKernel, Any]:
-    """The kernel for just these sizes and layouts, from the cache if possible, and its program."""
+) -> driver.Loaded:
+    """The kernel for just these sizes and layouts, from the cache if possible."""
     entry = cache.key(f"{recipe_json}{sorted(sizes.items())}", [*inputs, *(() for _ in sizes)])
-    found = recalled(entry)
+    found = driver.recall(entry)
     if found is not None:
         return found
     from torch_spyre._inductor.compile import compile_graph
 
     graph, order = instantiate(recipe, sizes)
     made = rebound(compile_graph(graph.to_json(), [inputs[i] for i in order]), order)
-    return made, accepted(entry, made)
-
-
-def recalled(entry: cache.Key) -> tuple[cache.CachedKernel, Any] | None:
-    """A kernel of the program cache and its program; None if it must be compiled."""
-    found = None if inspect.active() else cache.load(entry)
-    if found is None:
-        return None
-    try:
-        return found, _C.Program.load(found.program)
-    except Exception as error:  # an entry that the card accepted when it was stored
-        cache.discard(entry, error)
-        return None
-
-
-def accepted(entry: cache.Key, made: cache.CachedKernel) -> Any:
-    """The program of a new kernel, which is stored only if the card takes it."""
-    program = _C.Program.load(made.program)
-    cache.store(entry, made)
-    return program
+    return driver.accept(entry, made)
 
 
 def rebound(kernel: cache.CachedKernel, order: Sequence[int]) -> cache.CachedKernel:

@@ -20,7 +20,7 @@ import torch
 from torch_spyre import _C, knobs
 from torch_spyre.ops.reuse import lowered_calls, varying_sizes
 from torch_spyre.ops.reuse.varying_sizes import Pattern
-from torch_spyre.runtime import cache
+from torch_spyre.runtime import cache, driver
 
 log = logging.getLogger("torch_spyre._inductor.dynamic.launcher")
 
@@ -203,15 +203,13 @@ def _first_line(error: Exception) -> str:
 
 def bucket_plan(lowered: Lowered, made: Mapping[str, Any]) -> Any:
     """The `_C.BucketPlan` of a program; None if it is no longer in the program cache."""
-    from torch_spyre._inductor.kernel import to_launch_plan
-
     kernel = cache.load(made["entry"])
     if kernel is None:
         return None
     tensors = [None if t is None else (*t[:4], _layout(t[4])) for t in made["tensors"]]
     results = [(size, stride, getattr(torch, dtype), _roomy(layout)) for size, stride, dtype, layout in made["results"]]
     return _C.BucketPlan(
-        to_launch_plan(kernel),
+        driver.launch_plan(driver.load(kernel)),
         lowered.given,
         [(kind, i) for kind, i in lowered.outputs],
         tuple(made["place"]),

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torch_spyre.backend.program.instructions import EndLoopInst, Instruction, LoopInst, Program
+from torch_spyre.backend.program.isa import ScalarKind
 from torch_spyre.perf.timeline import Timeline, estimate
 
 BUDGET = 5_000  # instructions that are walked at most, where loops have known bounds
+
+
+def duration_ns(program: Program) -> int:
+    """What one launch adds to the device clock. A loop that a launch scalar bounds counts as one trip."""
+    return round(price(program, [1] * program.scalars.count(ScalarKind.INTEGER)).duration_ns)
 
 
 def price(program: Program, scalars: Sequence[int] = ()) -> Timeline:
