@@ -37,11 +37,11 @@ def _autoload() -> None:
     import torch
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
-    from torch_spyre import _C, knobs, logging_config, patches
-    from torch_spyre.decompositions import attention, fused_layers
-    from torch_spyre.device import amp, api
-    from torch_spyre.ops import published
-    from torch_spyre.ops.kernels import composites, dense_only, grouped
+    from torch_spyre import _C, knobs, logging_config, patches  # late: start-up
+    from torch_spyre.decompositions import attention, fused_layers  # late: start-up
+    from torch_spyre.device import amp, api  # late: start-up
+    from torch_spyre.ops import published  # late: start-up
+    from torch_spyre.ops.kernels import composites, dense_only, grouped  # late: start-up
 
     api._set_compiler(_compiler)
     torch._register_device_module(DEVICE_NAME, api)
@@ -78,19 +78,19 @@ def _finished(name: str) -> None:
 def _extension_attribute(name: str) -> Any:
     """The published names of the extension that are written in Python, imported when first used."""
     if name in ("JobPlan", "launch_jobplan", "launch_kernel", "prepare_kernel"):
-        return getattr(importlib.import_module("torch_spyre.runtime.jobplan"), name)
+        return getattr(importlib.import_module("torch_spyre.runtime.jobplan"), name)  # late: start-up
     raise AttributeError(f"module 'torch_spyre._C' has no attribute {name!r}")
 
 
 def _compiler() -> Any:
     """The compiler as Inductor asks for it; importing it registers the device there."""
-    return importlib.import_module("torch_spyre._inductor.registration")
+    return importlib.import_module("torch_spyre._inductor.registration")  # late: start-up
 
 
 def _compile_op(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Stands for the eager compiler until an op needs it: importing it costs more than all of `import torch`."""
-    from torch_spyre import _C
-    from torch_spyre.ops.fallbacks import compile_or_run, hide_from_dynamo
+    from torch_spyre import _C  # late: start-up
+    from torch_spyre.ops.fallbacks import compile_or_run, hide_from_dynamo  # late: start-up
 
     hide_from_dynamo(_compile_op)
     _C.set_eager_compiler(compile_or_run)
@@ -102,7 +102,7 @@ def report() -> Any:
 
     ``print(torch_spyre.report())`` for people, ``torch_spyre.report().to_dict()`` for programs.
     """
-    from torch_spyre import reporting
+    from torch_spyre import reporting  # late: start-up
 
     return reporting.report()
 

@@ -303,7 +303,7 @@ def patch(**values: Value) -> Iterator[None]:
     compiler = {name: value for name, value in checked.items() if ROWS[name].group == "compiler"}
     with contextlib.ExitStack() as stack:
         if compiler:
-            config: Any = importlib.import_module("torch_spyre._inductor.config")
+            config: Any = importlib.import_module("torch_spyre._inductor.config")  # late: start-up
             stack.enter_context(config.patch(**compiler))
         before = dict(_overrides)
         stack.callback(_restore, before)

@@ -32,18 +32,19 @@ class LogLevel(IntEnum):
 # component -> loggers that belong to it
 COMPONENTS: dict[str, tuple[str, ...]] = {
     "spyre": ("torch_spyre",),
-    "spyre.inductor": ("torch_spyre._inductor", "torch_spyre.ops"),
-    "spyre.inductor.lowering": ("torch_spyre._inductor.lowering.tables", "torch_spyre._inductor.tilegraph"),
-    "spyre.inductor.stickify": ("torch_spyre._inductor.passes.layouts",),
+    "spyre.inductor": ("torch_spyre._inductor", "torch_spyre.decompositions", "torch_spyre.ops"),
+    "spyre.inductor.lowering": ("torch_spyre._inductor.lowering", "torch_spyre._inductor.tilegraph"),
+    "spyre.inductor.stickify": ("torch_spyre._inductor.passes.layouts", "torch_spyre._inductor.planning.layout_rules"),
     "spyre.inductor.codegen": (
         "torch_spyre._inductor.codegen",
+        "torch_spyre.ir",
         "torch_spyre.ktir",
         "torch_spyre.sdsc",
         "torch_spyre.backend",
     ),
-    "spyre.inductor.passes": ("torch_spyre._inductor.passes", "torch_spyre._inductor.planning.planner"),
+    "spyre.inductor.passes": ("torch_spyre._inductor.passes", "torch_spyre._inductor.planning"),
     "spyre.runtime": ("torch_spyre.runtime",),
-    "spyre.execution": ("torch_spyre.runtime.jobplan", "torch_spyre._inductor.kernel"),
+    "spyre.execution": ("torch_spyre.runtime.driver", "torch_spyre.runtime.jobplan", "torch_spyre._inductor.kernel"),
     "spyre.device": ("torch_spyre.device", "torch_spyre.smi"),
 }
 # Forms of each compiled kernel that TORCH_LOGS can ask for by name.

@@ -220,7 +220,7 @@ def _generation_of_transformers() -> None:
     """transformers' `generate` lists devices too; what is missing there is said in models/hooks.py."""
 
     def accept(module: ModuleType) -> None:
-        from torch_spyre.models import hooks
+        from torch_spyre.models import hooks  # late: start-up
 
         hooks.accept_cards(module)
 

@@ -19,9 +19,9 @@ from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import config
 from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.passes import division, layouts, spans
-from torch_spyre._inductor.passes.layouts import from_stl
 from torch_spyre._inductor.planning.candidates import cut, granularity
 from torch_spyre._inductor.planning.cost import NodeCost
+from torch_spyre._inductor.planning.layout_rules import from_stl
 from torch_spyre._inductor.planning.ownership import REPLICA, holds, part
 from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node

@@ -15,8 +15,9 @@ from test_planner import tile_graph
 from test_random_graphs import bits
 
 from torch_spyre._C import SpyreTensorLayout, get_spyre_tensor_layout
-from torch_spyre._inductor.passes import dedup, layout_search, layouts, pieces, views
-from torch_spyre._inductor.passes.layouts import from_stl
+from torch_spyre._inductor.passes import dedup, layouts, pieces, views
+from torch_spyre._inductor.planning import layout_rules
+from torch_spyre._inductor.planning.layout_rules import from_stl
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.errors import UnsupportedOp
 
@@ -41,9 +42,9 @@ def copies(graph: Graph) -> list[str]:
 
 def prices(graph: Graph) -> tuple[float, float, Graph]:
     known: dict[object, float] = {}
-    greedy = layout_search.price(layouts.assign(graph.clone()), known)
-    found = layout_search.run(graph.clone())
-    return greedy, layout_search.price(found, known), found
+    greedy = layouts.price(layout_rules.assign(graph.clone()), known)
+    found = layouts.run(graph.clone())
+    return greedy, layouts.price(found, known), found
 
 
 def widened(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
@@ -54,7 +55,7 @@ def test_a_restickify_moves_above_a_conversion() -> None:
     """Greedy re-lays the fp32 values right before they are used; half the bytes if it happens before they are wide."""
     graph = graph_of(widened, half(512, 1024), torch.randn(1024, 512))
     greedy, best, found = prices(graph)
-    assert copies(layouts.assign(graph.clone())) == ["float32"]
+    assert copies(layout_rules.assign(graph.clone())) == ["float32"]
     assert copies(found) == ["float16"]
     assert best < greedy
 
@@ -69,19 +70,19 @@ def test_choices_are_explained_with_their_prices() -> None:
 def test_only_a_rejected_choice_is_passed_over(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     """Any other failure under a choice is a defect of the compiler, which must not end in a slower plan and silence."""
     graph = graph_of(widened, half(512, 1024), torch.randn(1024, 512))
-    assign = layouts.assign
+    assign = layout_rules.assign
 
     def failing(graph: Graph, choices: object = None) -> Graph:
         if choices:
             raise error("under a choice")
         return assign(graph)
 
-    monkeypatch.setattr(layout_search, "assign", failing)
+    monkeypatch.setattr(layouts, "assign", failing)
     if error is layouts.Rejected:
-        assert copies(layout_search.run(graph)) == ["float32"]
+        assert copies(layouts.run(graph)) == ["float32"]
     else:
         with pytest.raises(error, match="under a choice"):
-            layout_search.run(graph)
+            layouts.run(graph)
 
 
 def test_readers_share_one_restickify() -> None:
@@ -129,7 +130,7 @@ def test_layers_choose_alike() -> None:
 
     graph = graph_of(fn, half(256, 512), torch.randn(512, 256))
     greedy, best, _ = prices(graph)
-    assert len(graph.nodes) > layout_search._WINDOW and best < greedy
+    assert len(graph.nodes) > layouts._WINDOW and best < greedy
 
 
 def late(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
@@ -144,7 +145,7 @@ def test_the_end_of_a_long_graph_is_searched() -> None:
     graph = graph_of(late, half(256, 512), torch.randn(512, 256))
     place = next(i for i, n in enumerate(graph.nodes) if n.op == "dl16tofp32")
     greedy, best, found = prices(graph)
-    assert place > layout_search._WINDOW and copies(found) == ["float16"] and best < greedy
+    assert place > layouts._WINDOW and copies(found) == ["float16"] and best < greedy
 
 
 def test_work_is_bounded_by_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,19 +158,19 @@ def test_work_is_bounded_by_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
         return total
 
     laid = []
-    original = layouts.assign
+    original = layout_rules.assign
 
     def counted(graph: Graph, choices: object = None) -> Graph:
         laid.append(len(graph.nodes))
         return original(graph, choices)  # type: ignore[arg-type]
 
     graph = graph_of(fn, half(130, 128), torch.randn(128, 130))
-    monkeypatch.setattr(layout_search, "assign", counted)
-    monkeypatch.setattr(layout_search.Work, "__init__", lambda self, left=800: setattr(self, "left", left))
-    found = layout_search.run(graph.clone())
+    monkeypatch.setattr(layouts, "assign", counted)
+    monkeypatch.setattr(layouts.Work, "__init__", lambda self, left=800: setattr(self, "left", left))
+    found = layouts.run(graph.clone())
     nodes = len(graph.nodes)
-    assert nodes > layout_search._WINDOW
-    assert 800 < sum(laid) <= 800 + layout_search._WINDOW + (layout_search._WINDOWS + 1) * nodes
+    assert nodes > layouts._WINDOW
+    assert 800 < sum(laid) <= 800 + layouts._WINDOW + (layouts._WINDOWS + 1) * nodes
     assert all(b.layout for n in found.nodes for b in [found.buffers[n.output.buffer]])
 
 

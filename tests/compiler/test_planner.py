@@ -23,7 +23,7 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import config
 from torch_spyre._inductor.passes.coordinates import rewrite_index
-from torch_spyre._inductor.passes.layouts import from_stl
+from torch_spyre._inductor.planning.layout_rules import from_stl
 from torch_spyre._inductor.planning.ownership import REPLICA
 from torch_spyre._inductor.planning.placement import Request, live_ranges, place
 from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan

@@ -78,7 +78,7 @@ def register_spyre_decomposition(ops: Any) -> Callable[[Decomposition], Decompos
     """A decorator: on the card these ops are what the function makes of them, eager and compiled. It returns
     NotImplemented for a call that it does not mean, which is then taken as before. Eager calls of an op that PyTorch
     itself cuts into others before it asks a device (CompositeImplicitAutograd) arrive as those."""
-    importlib.import_module("torch_spyre._inductor.registration")  # our own entries come first
+    importlib.import_module("torch_spyre._inductor.registration")  # late: start-up
 
     wanted = ops if isinstance(ops, (list, tuple)) else [ops]
     overloads = [o for op in wanted for o in ([op] if not hasattr(op, "overloads") else _every(op))]

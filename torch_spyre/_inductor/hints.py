@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from torch_spyre._inductor import config
 from torch_spyre.errors import InvalidArgument
 
 _PREFIX = "spyre_hint:"
@@ -108,8 +109,6 @@ def _noted(content: tuple[tuple[str, str, int], ...]) -> str:
     """A key for an annotation. Runs while a function is traced and makes the hint part of Inductor's cache key."""
     from torch._dynamo.callback import callback_handler
 
-    from torch_spyre._inductor import config
-
     key = f"{_PREFIX}{content}"
     config._active_hints = f"{config._active_hints}{key};"
     if _forget not in callback_handler.end_callbacks:
@@ -118,8 +117,6 @@ def _noted(content: tuple[tuple[str, str, int], ...]) -> str:
 
 
 def _forget(_: Any) -> None:
-    from torch_spyre._inductor import config
-
     config._active_hints = ""
 
 

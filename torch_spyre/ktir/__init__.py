@@ -37,36 +37,36 @@ def load(
     poison_empty: `tensor.empty` is NaN and not 0. wide_accumulate: an f16 sum of products that a loop carries stays
     fp32 until the loop ends.
     """
-    from torch_spyre.backend.options import Options
-    from torch_spyre.ktir import module
+    from torch_spyre.backend.options import Options  # late: start-up
+    from torch_spyre.ktir import module  # late: start-up
 
     return module.load(source, Options(strict, axis0_fastest, stick_addresses, poison_empty, wide_accumulate))
 
 
 def parse(text: str, name: str = "<ktir>") -> ModuleOp:
     """Read KTIR text in any of its spellings and verify it."""
-    from torch_spyre.ir.ktir import text as ktir_text
+    from torch_spyre.ir.ktir import text as ktir_text  # late: start-up
 
     return ktir_text.parse(text, name)
 
 
 def print_module(module: ModuleOp) -> str:
     """KTIR text in the current spelling."""
-    from torch_spyre.ir.ktir import text as ktir_text
+    from torch_spyre.ir.ktir import text as ktir_text  # late: start-up
 
     return ktir_text.print_module(module)
 
 
 def verify(module: ModuleOp) -> None:
     """Raise InvalidProgram with the broken rule, or return."""
-    from torch_spyre.ir.ktir import text as ktir_text
+    from torch_spyre.ir.ktir import text as ktir_text  # late: start-up
 
     ktir_text.verify(module)
 
 
 def __getattr__(name: str) -> Any:
     if name in ("Module", "KtirWarning"):
-        from torch_spyre.ktir import module
+        from torch_spyre.ktir import module  # late: start-up
 
         return getattr(module, name)
     raise AttributeError(f"module 'torch_spyre.ktir' has no attribute {name!r}")

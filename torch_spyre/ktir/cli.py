@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{file}: {type(error).__name__}: {error}", file=sys.stderr)
             status = 1
     if getattr(options, "sanitize", False):
-        from torch_spyre import sanitizer
+        from torch_spyre import sanitizer  # late: start-up
 
         sanitizer.print_reports()
     return status
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _load(file: str, options: argparse.Namespace) -> Any:
-    from torch_spyre import ktir
+    from torch_spyre import ktir  # late: start-up
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ktir.KtirWarning)
@@ -133,7 +133,7 @@ def _dump(file: str, options: argparse.Namespace) -> None:
 def _run(file: str, options: argparse.Namespace) -> None:
     import torch
 
-    from torch_spyre.ktir.sample import random_arguments, summary
+    from torch_spyre.ktir.sample import random_arguments, summary  # late: start-up
 
     module = _load(file, options)
     function = module.function(options.function)
@@ -148,8 +148,8 @@ def _run(file: str, options: argparse.Namespace) -> None:
 def _time(file: str, options: argparse.Namespace) -> None:
     import torch
 
-    from torch_spyre.ktir.report import timeline
-    from torch_spyre.ktir.sample import random_arguments
+    from torch_spyre.ktir.report import timeline  # late: start-up
+    from torch_spyre.ktir.sample import random_arguments  # late: start-up
 
     module = _load(file, options)
     function = module.function(options.function)

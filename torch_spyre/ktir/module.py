@@ -19,6 +19,7 @@ from torch_spyre.ir.ktir import text
 from torch_spyre.ir.ktir.legality import module_rules, tensor_tiles
 from torch_spyre.ir.ktir.narrow import narrow
 from torch_spyre.ir.ktir.signatures import Function
+from torch_spyre.ktir.report import explain
 
 _MAX_FILE_BYTES = 64 << 20
 
@@ -116,15 +117,13 @@ class Module:
 
     def explain(self, fn: str | None = None, **integers: int) -> str:
         """Grid, arguments, views, phases, scratchpad, instructions and time of a function, for a person to read."""
-        from torch_spyre.ktir.report import explain
-
         function = self.function(fn)
         values = {self._argument(function, name).position: value for name, value in integers.items()}
         return explain(function, self.compile(fn, **integers), values)
 
     def _runner(self, function: Function) -> Any:
         if function.name not in self._runners:
-            from torch_spyre.ktir.runner import Runner
+            from torch_spyre.ktir.runner import Runner  # late: start-up
 
             self._runners[function.name] = Runner(self.op, function, self.options, len(self.functions) == 1)
         return self._runners[function.name]

@@ -33,7 +33,7 @@ class Compiled:
     def __getitem__(self, shape: Shape) -> Callable[..., Any]:
         form = self.forms.get(shape)
         if form is None:
-            from torch_spyre.models.lengths import own_code
+            from torch_spyre.models.lengths import own_code  # late: start-up
 
             form = self.forms[shape] = torch.compile(own_code(self.plain), **self.options)
         return form
@@ -109,7 +109,7 @@ def compile_blocks(model: nn.Module, **options: Any) -> nn.Module:
             f"{type(model).__name__} has no repeated blocks to compile; use torch.compile(model) for the whole of it"
         )
     if _is_decoder(model):
-        from torch_spyre.models.lengths import Lengths
+        from torch_spyre.models.lengths import Lengths  # late: start-up
 
         Lengths(model).install()
     return model

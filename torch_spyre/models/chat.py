@@ -50,8 +50,8 @@ class Chat:
         warming = _import_compiler() if compile else None
         if warming is not None:
             warming.start()
-        from torch_spyre.models.checkpoint import load
-        from torch_spyre.models.smollm2 import checkpoint
+        from torch_spyre.models.checkpoint import load  # late: start-up
+        from torch_spyre.models.smollm2 import checkpoint  # late: start-up
 
         folder = checkpoint(_progress)
         self.stages.done("checkpoint folder")
@@ -62,7 +62,7 @@ class Chat:
         self.tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
         self.stages.done("tokenizer")
         if compile:
-            from torch_spyre.models.blocks import compile_blocks
+            from torch_spyre.models.blocks import compile_blocks  # late: start-up
 
             compile_blocks(self.model)
         if warming is not None:
@@ -118,7 +118,7 @@ class Chat:
 
     def _keep_prefix(self, ids: torch.Tensor) -> None:
         """The cache may go on where the new conversation begins like the old one."""
-        from torch_spyre.models.lengths import BufferLayer
+        from torch_spyre.models.lengths import BufferLayer  # late: start-up
 
         common = min(len(ids) - 1, len(self.cached))
         differs = (ids[:common] != self.cached[:common]).nonzero()
@@ -180,7 +180,7 @@ def _device_clock(device: torch.device) -> float:
     if device.type != "spyre":
         return 0.0
     torch.spyre.synchronize()
-    from torch_spyre import _C
+    from torch_spyre import _C  # late: start-up
 
     return float(_C._card_counters(device.index or 0)["compute_ns"]) * 1e-9
 

@@ -28,8 +28,8 @@ class Embedder:
     def __init__(self, device: str = "spyre", dtype: torch.dtype = torch.float16, compile: bool = True) -> None:
         from transformers import PreTrainedTokenizerFast
 
-        from torch_spyre.models.blocks import compile_blocks
-        from torch_spyre.models.checkpoint import load
+        from torch_spyre.models.blocks import compile_blocks  # late: start-up
+        from torch_spyre.models.checkpoint import load  # late: start-up
 
         folder = checkpoint()
         self.device = torch.device(device)

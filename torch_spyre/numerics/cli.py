@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from torch_spyre.numerics import priority
+    from torch_spyre.numerics import priority  # late: start-up
 
     if args.list or not args.model:
         for p in priority.PRIORITY.values():
@@ -45,7 +45,7 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     from rich.console import Console
 
-    from torch_spyre.numerics import layers, report
+    from torch_spyre.numerics import layers, report  # late: start-up
 
     model, inputs = _model(args)
     modes = ("eager", "compiled") if args.mode == "both" else (args.mode,)
@@ -62,7 +62,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _model(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """The model in fp32 with weights that the card has exactly, and its inputs."""
-    from torch_spyre.numerics import priority
+    from torch_spyre.numerics import priority  # late: start-up
 
     known = priority.PRIORITY.get(args.model.lower())
     if known is not None:
@@ -71,7 +71,7 @@ def _model(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         return model, {**inputs, **({"use_cache": False} if known.cached else {})}
     folder = Path(args.model)
     if args.model.lower() == "smollm2":
-        from torch_spyre.models import smollm2
+        from torch_spyre.models import smollm2  # late: start-up
 
         folder = smollm2.checkpoint()
     if not (folder / "config.json").is_file():
@@ -84,7 +84,7 @@ def _checkpoint(folder: Path, args: argparse.Namespace) -> tuple[Any, dict[str, 
     import torch
     import transformers
 
-    from torch_spyre.numerics.format import round_dl16
+    from torch_spyre.numerics.format import round_dl16  # late: start-up
 
     more = {} if args.layers is None else {"num_hidden_layers": args.layers}
     config = transformers.AutoConfig.from_pretrained(folder, **more)

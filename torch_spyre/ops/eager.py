@@ -143,7 +143,7 @@ def _planned(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | 
         return plan
     made = _compile(op, args, kwargs, entry)
     if reason:
-        from torch_spyre._inductor.dynamic.launcher import exact_plans
+        from torch_spyre._inductor.dynamic.launcher import exact_plans  # late: start-up
 
         exact_plans[f"eager {op.name()}", op.name(), reason] += 1
     return made
@@ -151,8 +151,8 @@ def _planned(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | 
 
 def _recalled(op: Any, args: Sequence[Any], kwargs: dict[str, Any], known: lowered_calls.Record) -> Any:
     """The plan of a call that was lowered before, here or in another process."""
-    from torch_spyre import _C
-    from torch_spyre._inductor.kernel import launch_plan
+    from torch_spyre import _C  # late: start-up
+    from torch_spyre._inductor.kernel import launch_plan  # late: start-up
 
     tensors = _tensors(op, args, kwargs)
     if "resize" in known:
@@ -209,8 +209,8 @@ def _unsupported(op: Any, reason: str) -> UnsupportedOp:
 
 
 def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | None) -> Any:
-    from torch_spyre import _C
-    from torch_spyre._inductor.kernel import launch_plan
+    from torch_spyre import _C  # late: start-up
+    from torch_spyre._inductor.kernel import launch_plan  # late: start-up
 
     flat, spec = _flattened(op, args, kwargs)
     args, kwargs = tree_unflatten(flat, spec)
@@ -341,8 +341,6 @@ def _trace(
     )
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from torch_spyre._inductor import registration  # noqa: F401  (registers decompositions and lowerings)
-
     # The signature does not say which arguments are one tensor, so the trace must not know either: a * a and a * b
     # share a plan. Hence new fakes instead of conversions, which would keep identity and aliasing.
     try:
@@ -364,8 +362,8 @@ def _lower(
 
     Positions below 0 are words of random keys, see `_C.EagerPlan`.
     """
-    from torch_spyre._inductor.codegen import graph_buffer
-    from torch_spyre._inductor.tilegraph.build import Builder
+    from torch_spyre._inductor.codegen import graph_buffer  # late: start-up
+    from torch_spyre._inductor.tilegraph.build import Builder  # late: start-up
 
     with _lowered(traced, op) as (lowering, computed):
         builder = Builder(_kernel_name(op), graph_buffer)
@@ -390,7 +388,7 @@ def _lowered(traced: torch.fx.GraphModule, op: Any, env: Any = None) -> Iterator
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
-    from torch_spyre._inductor.tilegraph.build import describe
+    from torch_spyre._inductor.tilegraph.build import describe  # late: start-up
 
     fakes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
     _keep_strides(traced)
@@ -412,7 +410,7 @@ def _results(op: Any, mutated: Sequence[int | None], lowering: Any) -> Sequence[
 
 def _places(traced: torch.fx.GraphModule, names: Sequence[str]) -> list[int]:
     """The tensor of the call, or the word of a key, that each input of a kernel is."""
-    from torch_spyre._inductor.tilegraph.tracing import KEY
+    from torch_spyre._inductor.tilegraph.tracing import KEY  # late: start-up
 
     order = {p.name: i for i, p in enumerate(n for n in traced.graph.nodes if n.op == "placeholder")}
     words = sorted(name for name in names if name.startswith(KEY))
@@ -432,9 +430,9 @@ def lower_for_sizes(
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-    from torch_spyre._inductor.codegen import graph_buffer
-    from torch_spyre._inductor.dynamic.recipe import encode_expr, plain, record
-    from torch_spyre._inductor.dynamic.space import NotBucketed
+    from torch_spyre._inductor.codegen import graph_buffer  # late: start-up
+    from torch_spyre._inductor.dynamic.recipe import encode_expr, plain, record  # late: start-up
+    from torch_spyre._inductor.dynamic.space import NotBucketed  # late: start-up
 
     flat, spec = _flattened(op, args, kwargs)
     args, kwargs = tree_unflatten(flat, spec)

@@ -8,7 +8,11 @@ What is not named here runs on the card, or is refused with a reason and then ru
 
 from __future__ import annotations
 
+from torch_spyre._inductor.lowering.guards import REGISTERED
+from torch_spyre._inductor.lowering.whole_functions import WHOLE
 from torch_spyre.decompositions.host_ops import HOST, HOST_FUNCTIONS
+from torch_spyre.decompositions.table import TABLE
+from torch_spyre.ir.plan.opfuncs import OPFUNCS
 
 HEAD = """# Operators
 
@@ -19,8 +23,6 @@ tables that the compiler uses. `print(torch_spyre.report())` shows what ran on t
 
 
 def _device() -> list[str]:
-    from torch_spyre.ir.plan.opfuncs import OPFUNCS
-
     lines = ["## Device operations", "", "| class | operations |", "|---|---|"]
     for kind in dict.fromkeys(f.kind for f in OPFUNCS.values()):
         names = ", ".join(f.name for f in OPFUNCS.values() if f.kind == kind)
@@ -29,11 +31,6 @@ def _device() -> list[str]:
 
 
 def _rules() -> list[str]:
-    from torch_spyre._inductor import registration  # noqa: F401  (fills the tables)
-    from torch_spyre._inductor.lowering.guards import REGISTERED
-    from torch_spyre._inductor.lowering.whole_functions import WHOLE
-    from torch_spyre.decompositions.table import TABLE
-
     host = {name for name in HOST_FUNCTIONS}
     packets = {str(op).split(".")[1] for op in REGISTERED if str(op).startswith("aten.")} - host
     return [

@@ -40,8 +40,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _validate(args: argparse.Namespace) -> int:
-    from torch_spyre.perf.calibration import validate
-    from torch_spyre.perf.calibration.calibrate import leave_one_shape_out
+    from torch_spyre.perf.calibration import validate  # late: start-up
+    from torch_spyre.perf.calibration.calibrate import leave_one_shape_out  # late: start-up
 
     device = devices.load(args.device)
     rows = validate.rows_of(args.csv)
@@ -69,7 +69,7 @@ def _devices(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from torch_spyre.perf.calibration import calibrate, validate
+    from torch_spyre.perf.calibration import calibrate, validate  # late: start-up
 
     device = devices.load(args.device)
     rows = validate.rows_of()

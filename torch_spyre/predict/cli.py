@@ -55,7 +55,7 @@ def _run(args: argparse.Namespace) -> int:
     request = Request(args.batch, args.prompt, args.decode, args.together)
     if args.sweep:
         return _sweep(config, request, args)
-    from torch_spyre.predict import report
+    from torch_spyre.predict import report  # late: start-up
 
     needed = memory(config, request)
     if needed.total > USABLE_BYTES:
@@ -74,13 +74,13 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _predict(config: configs.ModelConfig, request: Request, progress: Progress) -> Prediction:
-    from torch_spyre.predict.model import predict
+    from torch_spyre.predict.model import predict  # late: start-up
 
     return predict(config, request, progress)
 
 
 def _what_if(config: configs.ModelConfig, request: Request, args: argparse.Namespace) -> int:
-    from torch_spyre.predict import report, whatif
+    from torch_spyre.predict import report, whatif  # late: start-up
 
     changed = whatif.described(args.device, args.set)
     label = ", ".join([*([args.device] if args.device else []), *args.set])
@@ -97,7 +97,7 @@ def _what_if(config: configs.ModelConfig, request: Request, args: argparse.Names
 
 
 def _sweep(config: configs.ModelConfig, request: Request, args: argparse.Namespace) -> int:
-    from torch_spyre.predict import report
+    from torch_spyre.predict import report  # late: start-up
 
     name, _, text = args.sweep.partition("=")
     try:

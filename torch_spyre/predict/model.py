@@ -192,7 +192,7 @@ def predict(
     c: ModelConfig, request: Request, progress: Callable[[str, int, int], None] = lambda label, i, n: None
 ) -> Prediction:
     """Compiles and times every distinct block. `progress` hears (block, number, how many)."""
-    from torch_spyre.predict.timed_parts import time_part
+    from torch_spyre.predict.timed_parts import time_part  # late: start-up
 
     phases = passes(c, request)
     parts = distinct(phases)

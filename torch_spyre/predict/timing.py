@@ -23,7 +23,7 @@ def timing_only(device: int = -1) -> Iterator[None]:
     """
     import torch  # noqa: F401  (the extension needs libtorch in the process)
 
-    from torch_spyre import _C
+    from torch_spyre import _C  # late: start-up
 
     before = _C._timing_only(device)
     _C._set_timing_only(True, device)

@@ -19,13 +19,13 @@ def is_available() -> bool:
 
 def export_chrome_trace(prof: Any, path: str, cores: bool = True) -> None:
     """The trace of a finished profile with bandwidth counters and, with `cores`, lanes of every core."""
-    from torch_spyre.profiler.export import export_chrome_trace as export
+    from torch_spyre.profiler.export import export_chrome_trace as export  # late: start-up
 
     export(prof, path, cores)
 
 
 def trace_handler(directory: str, cores: bool = True) -> Any:
     """For ``profile(on_trace_ready=…)``: writes each finished cycle to `directory`."""
-    from torch_spyre.profiler.export import trace_handler as handler
+    from torch_spyre.profiler.export import trace_handler as handler  # late: start-up
 
     return handler(directory, cores)

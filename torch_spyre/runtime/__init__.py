@@ -15,5 +15,5 @@ _JOBPLAN_NAMES = ("JobPlan", "launch_jobplan", "launch_kernel", "prepare_kernel"
 
 def __getattr__(name: str) -> Any:
     if name in _JOBPLAN_NAMES:
-        return getattr(importlib.import_module("torch_spyre.runtime.jobplan"), name)
+        return getattr(importlib.import_module("torch_spyre.runtime.jobplan"), name)  # late: start-up
     raise AttributeError(f"module 'torch_spyre.runtime' has no attribute {name!r}")

@@ -75,8 +75,8 @@ def _check(bundle: Bundle, args: argparse.Namespace) -> int:
         print(f"{bundle.name}: {problem}")
     if found:
         return 1
-    from torch_spyre.sdsc.run import compile_launch
-    from torch_spyre.sdsc.slots import bind
+    from torch_spyre.sdsc.run import compile_launch  # late: start-up
+    from torch_spyre.sdsc.slots import bind  # late: start-up
 
     program = compile_launch(bind(bundle))
     notes = sorted({note for step in bundle.steps for note in step.sdsc.notes})
@@ -88,7 +88,7 @@ def _check(bundle: Bundle, args: argparse.Namespace) -> int:
 
 
 def _explain(bundle: Bundle, args: argparse.Namespace) -> int:
-    from torch_spyre.sdsc.tables import estimate_times, explain
+    from torch_spyre.sdsc.tables import estimate_times, explain  # late: start-up
 
     bundle = _prepared(bundle, args)
     bundle.verify()
@@ -97,8 +97,8 @@ def _explain(bundle: Bundle, args: argparse.Namespace) -> int:
 
 
 def _run(bundle: Bundle, args: argparse.Namespace) -> int:
-    from torch_spyre.sdsc.run import execute, random_inputs
-    from torch_spyre.sdsc.slots import INPUT, bind
+    from torch_spyre.sdsc.run import execute, random_inputs  # late: start-up
+    from torch_spyre.sdsc.slots import INPUT, bind  # late: start-up
 
     bundle = _prepared(bundle, args)
     bundle.verify()
@@ -108,7 +108,7 @@ def _run(bundle: Bundle, args: argparse.Namespace) -> int:
     inputs = given if args.inputs else random_inputs(launch, args.seed)
     result = execute(launch, inputs, args.sanitize)
     if args.sanitize:
-        from torch_spyre import sanitizer
+        from torch_spyre import sanitizer  # late: start-up
 
         sanitizer.print_reports()
     shown = {**result.outputs, **(result.intermediates if args.all else {})}
@@ -134,7 +134,7 @@ def _summary(values: np.ndarray) -> str:
 
 
 def _verify(bundle: Bundle, launch: Launch, inputs: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> int:
-    from torch_spyre.sdsc.reference import compare, evaluate
+    from torch_spyre.sdsc.reference import compare, evaluate  # late: start-up
 
     expected = evaluate(launch, inputs)
     status = 0
@@ -168,8 +168,8 @@ def _read_inputs(files: Sequence[str], names: Sequence[str], aliases: Sequence[s
 
 
 def _dump(bundle: Bundle, args: argparse.Namespace) -> int:
-    from torch_spyre.sdsc.run import compile_launch
-    from torch_spyre.sdsc.slots import bind
+    from torch_spyre.sdsc.run import compile_launch  # late: start-up
+    from torch_spyre.sdsc.slots import bind  # late: start-up
 
     bundle = _prepared(bundle, args)
     bundle.verify()
@@ -181,8 +181,8 @@ def _dump(bundle: Bundle, args: argparse.Namespace) -> int:
     if args.form == "program":
         print(compile_launch(launch).explain())
         return 0
-    from torch_spyre.ir.ktir.emit.kernel_function import emit
-    from torch_spyre.ktir import print_module
+    from torch_spyre.ir.ktir.emit.kernel_function import emit  # late: start-up
+    from torch_spyre.ktir import print_module  # late: start-up
 
     print(print_module(emit(launch.kernel)))
     return 0

@@ -148,7 +148,7 @@ def execute(launch: Launch, inputs: Mapping[str, Any], sanitize: bool = False) -
     """Load and launch the program on a fresh card; the slots that it wrote come back as arrays."""
     if sanitize:
         os.environ["SPYRE_SANITIZE"] = "1"
-    from torch_spyre import _card
+    from torch_spyre import _card  # late: start-up
 
     found = regions(launch)
     fill(launch, inputs, found)

@@ -12,6 +12,8 @@ from torch_spyre.ir.superdsc import rules
 from torch_spyre.ir.superdsc.bundle import Bundle, Step
 from torch_spyre.ir.superdsc.constant_formats import decode
 from torch_spyre.ir.superdsc.schema import SuperDSC
+from torch_spyre.perf.timeline import estimate
+from torch_spyre.sdsc.run import compile_launch
 from torch_spyre.sdsc.slots import Launch, bind
 
 _MAX_STEPS = 64  # more are listed without their tensors
@@ -156,9 +158,6 @@ def _slots_table(bundle: Bundle, launch: Launch) -> str:
 
 def estimate_times(bundle: Bundle) -> Times:
     """The timeline of the bundle's program, and of each op alone."""
-    from torch_spyre.perf.timeline import estimate
-    from torch_spyre.sdsc.run import compile_launch
-
     whole = estimate(compile_launch(bind(bundle)).program)
     alone: list[float | None] = []
     cached: dict[int, float] = {}

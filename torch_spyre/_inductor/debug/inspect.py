@@ -49,17 +49,17 @@ class KernelRecord:
 
     def text(self) -> str:
         """The readable account: ops, layouts, core split, where each tensor lives, bytes moved."""
-        from torch_spyre._inductor.debug.kernel_text import kernel_text
+        from torch_spyre._inductor.debug.kernel_text import kernel_text  # late: start-up
 
         return kernel_text(self.plan)
 
     def ktir(self) -> str:
-        from torch_spyre.ir.ktir.text import print_module
+        from torch_spyre.ir.ktir.text import print_module  # late: start-up
 
         return str(print_module(self.module))
 
     def disassembly(self) -> str:
-        from torch_spyre import _C
+        from torch_spyre import _C  # late: start-up
 
         return str(_C.Program.load(self.program.binary).disassemble())
 
@@ -180,7 +180,7 @@ def _new_folder(root: Path, name: str) -> Path:
 
 def _write(entry: KernelRecord, folder: Path) -> None:
     """Plan, KTIR, program, and the SuperDSC bundle or why there is none."""
-    from torch_spyre.ir.superdsc import writer
+    from torch_spyre.ir.superdsc import writer  # late: start-up
 
     (folder / "tilegraph.txt").write_text(entry.plan.graph.text())
     (folder / "explain.txt").write_text(entry.text())

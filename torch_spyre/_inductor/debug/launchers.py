@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_spyre import knobs
+from torch_spyre._inductor.debug import inspect
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.runtime import cache
 
@@ -33,8 +34,6 @@ def wrapped(launcher: Launcher, graph_json: str, describe: Describe, plan: Calla
 
 
 def _saving(launcher: Launcher, graph_json: str, describe: Describe) -> Launcher:
-    from torch_spyre._inductor.debug import inspect
-
     def launch(*inputs: Any) -> Any:
         for displaced in (True, False):
             inspect.save_inputs(graph_json, describe(inputs, displaced), inputs)
@@ -44,7 +43,7 @@ def _saving(launcher: Launcher, graph_json: str, describe: Describe) -> Launcher
 
 
 def _from_directories(graph_json: str, describe: Describe, plan: Callable[[str, Sequence[Any]], Any]) -> Launcher:
-    from torch_spyre.runtime.jobplan import JobPlan, launch_jobplan, prepare_kernel
+    from torch_spyre.runtime.jobplan import JobPlan, launch_jobplan, prepare_kernel  # late: start-up
 
     prepared: dict[Described, JobPlan] = {}
 

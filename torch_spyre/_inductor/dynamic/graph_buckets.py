@@ -37,6 +37,7 @@ from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Po
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre._inductor.tilegraph.tracing import INDIRECT, SCANS, Tracer, symbol
 from torch_spyre.errors import UnsupportedOp
+from torch_spyre.ir.plan.tileops import Term
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _SCALAR = "size"  # begin of the names of launch scalars that hold a function of sizes
@@ -160,8 +161,6 @@ class BucketTracer(Tracer):
         return holds
 
     def _term(self, variable: sympy.Expr) -> Any:
-        from torch_spyre.ir.plan.tileops import Term
-
         return Term(str(variable))
 
     def _sensible(self, x: Expr, filler: Expr, among: Sequence[sympy.Expr]) -> Expr:

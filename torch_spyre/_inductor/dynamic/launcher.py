@@ -332,8 +332,8 @@ class DynamicKernel:
     def _compiled(
         self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]], filled: bool
     ) -> Variant:
-        from torch_spyre._inductor.compile import compile_graph
-        from torch_spyre._inductor.dynamic.graph_buckets import bucketed
+        from torch_spyre._inductor.compile import compile_graph  # late: start-up
+        from torch_spyre._inductor.dynamic.graph_buckets import bucketed  # late: start-up
 
         assert self.joined is not None
         recipe, n = self.recipe, len(self.recipe.given)
@@ -397,7 +397,7 @@ def exact(
     found = driver.recall(entry)
     if found is not None:
         return found
-    from torch_spyre._inductor.compile import compile_graph
+    from torch_spyre._inductor.compile import compile_graph  # late: start-up
 
     graph, order = instantiate(recipe, sizes)
     made = rebound(compile_graph(graph.to_json(), [inputs[i] for i in order]), order)

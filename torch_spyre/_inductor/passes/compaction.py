@@ -14,8 +14,8 @@ from dataclasses import replace
 from torch_spyre import constants
 from torch_spyre._inductor.passes.coordinates import stick_dims
 from torch_spyre._inductor.passes.indirect import TABLE_OPS
-from torch_spyre._inductor.passes.layouts import Layouts, make_layout
 from torch_spyre._inductor.planning import reach
+from torch_spyre._inductor.planning.layout_rules import Layouts, make_layout
 from torch_spyre._inductor.planning.ownership import apply
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Layout, Load, Node, Value
 from torch_spyre.constants import STICK_BYTES

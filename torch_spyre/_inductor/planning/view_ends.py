@@ -44,7 +44,7 @@ def bytes_of(layout: Layout, extent: tuple[int, ...]) -> int:
 
 def _extent(buffer: Buffer, layout: Layout) -> tuple[int, ...] | None:
     """Device coordinates that the view touches; None if its offset is one that a launch would move."""
-    from torch_spyre import _C
+    from torch_spyre import _C  # late: planning itself needs no torch
 
     stored = _C.SpyreTensorLayout(
         list(layout.device_size), list(layout.stride_map), getattr(_C.DataFormats, layout.format)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
@@ -24,6 +23,7 @@ from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name
 from torch_spyre._inductor.tilegraph.forward import forward_copies
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import BASE, Index
+from torch_spyre._inductor.tilegraph.sizes import static
 from torch_spyre._inductor.tilegraph.tracing import ASSERT, INDIRECT, KEY, SELECTIONS, Stored, Tracer, symbol
 from torch_spyre.errors import UnsupportedOp, check_text, located
 from torch_spyre.ir.plan.tileops import Term
@@ -512,16 +512,6 @@ def _used(values: Iterable[Value], dims: tuple[tuple[str, int], ...]) -> tuple[t
 
 def _ints(values: Iterable[Any]) -> tuple[int, ...]:
     return tuple(static(v) for v in values)
-
-
-def static(value: Any) -> int:
-    """A size as a number. A symbolic one gets its present value, and a guard: another size compiles another graph."""
-    if isinstance(value, (int, sympy.Integer)):
-        return int(value)
-    try:
-        return int(V.graph.sizevars.guard_int(value))
-    except Exception as error:
-        raise UnsupportedOp(f"size {value} depends on data: give it a fixed size") from error
 
 
 def _contiguous(size: Sequence[int]) -> tuple[int, ...]:

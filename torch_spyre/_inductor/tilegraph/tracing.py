@@ -21,6 +21,7 @@ from torch_spyre._inductor.tilegraph import positions, scalar_functions
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Load, Position
 from torch_spyre._inductor.tilegraph.index import Index, bounds, from_sympy, split_base, term_range
+from torch_spyre._inductor.tilegraph.sizes import static
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.plan.tileops import Term
 
@@ -67,8 +68,6 @@ class Tracer(DefaultHandler):
 
     def _numbers(self, expr: sympy.Expr) -> sympy.Expr:
         """The expression with its symbolic sizes as numbers."""
-        from torch_spyre._inductor.tilegraph.build import static
-
         expr = sympy.sympify(expr)
         known = {*self.sizes, *self.indirect}
         return expr.xreplace({s: sympy.Integer(static(s)) for s in expr.free_symbols if str(s) not in known})

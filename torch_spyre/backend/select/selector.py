@@ -41,7 +41,7 @@ from torch_spyre.backend.schedule.stream import Stream
 from torch_spyre.backend.schedule.values import Splat, Value, clobbers, embed, inputs_of, is_linear, outputs_of
 from torch_spyre.errors import SpyreError, UnsupportedOp
 from torch_spyre.ir.affine import ZERO, Affine, data_symbol, is_data
-from torch_spyre.ir.ktir.text import place
+from torch_spyre.ir.ktir.locations import place
 
 Handler = Callable[["Selector", Any], None]
 MakeInstruction = Callable[[Operand], asm.Instruction]

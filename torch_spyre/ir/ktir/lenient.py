@@ -18,7 +18,7 @@ from torch_spyre.ir.ktir.dialect.delivery_ops import InterTileReduceOp
 from torch_spyre.ir.ktir.dialect.inter_tile_ops import InterTileProduceOp
 from torch_spyre.ir.ktir.dialect.tensor_ops import ExpandShapeOp
 from torch_spyre.ir.ktir.dialect.types import TileFutureType
-from torch_spyre.ir.ktir.text import place
+from torch_spyre.ir.ktir.locations import place
 
 
 def normalise(module: ModuleOp) -> list[str]:

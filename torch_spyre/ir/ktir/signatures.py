@@ -16,7 +16,7 @@ from torch_spyre.constants import CORES
 from torch_spyre.errors import InvalidProgram
 from torch_spyre.ir.ktir.dialect.memory_ops import ConstructMemoryViewOp
 from torch_spyre.ir.ktir.dialect.types import RuntimeArgType
-from torch_spyre.ir.ktir.text import place
+from torch_spyre.ir.ktir.locations import place
 
 Numbers = Mapping[SSAValue, int]
 

@@ -6,14 +6,16 @@ from __future__ import annotations
 import re
 from io import StringIO
 
-from xdsl.dialects.builtin import FileLineColLoc, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.printer import Printer
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import ParseError, VerifyException
 
 from torch_spyre.errors import InvalidProgram, SpyreError, UnsupportedOp
+from torch_spyre.ir.ktir import lenient
 from torch_spyre.ir.ktir.dialect.context import context
+from torch_spyre.ir.ktir.locations import place
 from torch_spyre.ir.ktir.reader import KtirParser
 
 
@@ -69,8 +71,6 @@ def _explained(error: ParseError, name: str) -> SpyreError:
 
 
 def _normalise(module: ModuleOp, strict: bool) -> list[str]:
-    from torch_spyre.ir.ktir import lenient
-
     lenient.spell_out(module)
     return [] if strict else lenient.normalise(module)
 
@@ -95,14 +95,6 @@ def verify(module: Operation) -> None:
             reason = str(error).strip() or type(error).__name__
             raise InvalidProgram(f"KTIR module breaks a rule: {place(op)}{op.name}: {reason}") from error
     _verify_dominance(module)
-
-
-def place(op: Operation) -> str:
-    """`file:line:column: ` of an operation that was read from text, else nothing."""
-    location = op.location
-    if not isinstance(location, FileLineColLoc):
-        return ""
-    return f"{location.filename.data}:{location.line.data}:{location.column.data}: "
 
 
 def _verify_op(op: Operation) -> None:

@@ -54,7 +54,7 @@ class Bundle:
 
     def problems(self) -> list[str]:
         """Every broken rule, with file, rule, tensor and core; the rules of whole bundles after those of files."""
-        from torch_spyre.ir.superdsc import bundle_rules
+        from torch_spyre.ir.superdsc import bundle_rules  # late: written over this class
 
         found, seen = [], set()
         for step in self.steps:

@@ -214,21 +214,21 @@ class SuperDSC:
 
     def verify(self) -> None:
         """Raise InvalidProgram that names each broken rule, the tensor and the core."""
-        from torch_spyre.ir.superdsc.rules import problems  # the rules are written over this class
+        from torch_spyre.ir.superdsc.rules import problems  # late: written over this class
 
         found = problems(self)
         if found:
             raise InvalidProgram(f"SuperDSC {self.title} breaks the format: " + "; ".join(map(str, found)))
 
     def to_json(self) -> Json:
-        from torch_spyre.ir.superdsc.json_write import sdsc_json
+        from torch_spyre.ir.superdsc.json_write import sdsc_json  # late: written over this class
 
         return sdsc_json(self)
 
     @staticmethod
     def from_json(data: Json) -> SuperDSC:
         """Parse one file's JSON; InvalidProgram names the field that is missing or has a value it cannot have."""
-        from torch_spyre.ir.superdsc.json_read import parse
+        from torch_spyre.ir.superdsc.json_read import parse  # late: written over this class
 
         try:
             return parse(data)

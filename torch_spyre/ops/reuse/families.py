@@ -129,7 +129,7 @@ class Family:
 
     def _new(self, call: varying_sizes.Call, lower: Callable[[Pattern, int], Lowered]) -> Known | None:
         """The pattern of the call and of those that were seen before, if one program would serve them."""
-        from torch_spyre._inductor.dynamic.space import NotBucketed
+        from torch_spyre._inductor.dynamic.space import NotBucketed  # late: start-up
 
         for before in reversed(self.seen):
             pattern = varying_sizes.pattern(before, call)
@@ -151,7 +151,7 @@ class Family:
     def _varies(self, pattern: Pattern, before: varying_sizes.Call, call: varying_sizes.Call) -> bool:
         """Do sizes vary, or is there but another layer with another width? One more than before varies; of other sizes
         it takes three. And one program must serve two of them."""
-        from torch_spyre._inductor.dynamic.space import bucket
+        from torch_spyre._inductor.dynamic.space import bucket  # late: start-up
 
         old, new = pattern.matches(before), pattern.matches(call)
         if old is None or new is None or bucket(old) != bucket(new):
@@ -160,8 +160,8 @@ class Family:
         return abs(new - old) == 1 or len(others) > 1
 
     def _planned(self, known: Known, tensors: Sequence[torch.Tensor], layouts: list[Any], n: int) -> tuple[Any, str]:
-        from torch_spyre._inductor.dynamic.space import NotBucketed
-        from torch_spyre.ops.reuse.buckets import BucketKernel, refused_range
+        from torch_spyre._inductor.dynamic.space import NotBucketed  # late: start-up
+        from torch_spyre.ops.reuse.buckets import BucketKernel, refused_range  # late: start-up
 
         assert known.lowered is not None
         try:

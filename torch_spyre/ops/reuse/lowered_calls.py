@@ -172,7 +172,7 @@ def _watch() -> None:
 @functools.cache
 def _unchanged() -> str:
     """What plans depend on if nobody changes a knob in this process."""
-    from torch_spyre._inductor import config  # reads the environment, once
+    from torch_spyre._inductor import config  # late: start-up
 
     values: Any = config
     return repr([(k.name, values._config[k.name].default) for k in knobs.TABLE if k.group == "compiler"])

@@ -25,8 +25,8 @@ from torch_spyre.ir.ktir.legality import combiners
 from torch_spyre.ir.ktir.legality.boxes import members
 from torch_spyre.ir.ktir.legality.tile_ids import TileIds
 from torch_spyre.ir.ktir.legality.tile_shapes import check_tiles
+from torch_spyre.ir.ktir.locations import place
 from torch_spyre.ir.ktir.signatures import grid_of
-from torch_spyre.ir.ktir.text import place
 
 RULES = {
     "R1": "the producers of different groups are disjoint",

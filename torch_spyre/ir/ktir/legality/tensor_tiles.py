@@ -21,7 +21,7 @@ from torch_spyre.errors import InvalidProgram, UnsupportedOp
 from torch_spyre.ir.ktir.dialect.memory_ops import ConstructAccessTileOp, LoadOp, StoreOp
 from torch_spyre.ir.ktir.dialect.tensor_ops import EmptyOp
 from torch_spyre.ir.ktir.legality.boxes import box_of
-from torch_spyre.ir.ktir.text import place
+from torch_spyre.ir.ktir.locations import place
 
 INDEX = IndexType()
 _OPS: dict[AffineBinaryOpKind, Any] = {

@@ -13,7 +13,7 @@ from torch_spyre.errors import InvalidProgram, UnsupportedOp
 from torch_spyre.ir.ktir.dialect.indirect_ops import ConstructIndirectAccessTileOp
 from torch_spyre.ir.ktir.dialect.memory_ops import ConstructAccessTileOp, ConstructMemoryViewOp
 from torch_spyre.ir.ktir.legality.boxes import box_of
-from torch_spyre.ir.ktir.text import place
+from torch_spyre.ir.ktir.locations import place
 
 
 def check_tiles(function: Operation, cores: int) -> None:
