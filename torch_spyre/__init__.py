@@ -82,9 +82,8 @@ def _extension_attribute(name: str) -> Any:
 def _compile_op(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Stands for the eager compiler until an op needs it: importing it costs more than all of `import torch`."""
     from torch_spyre import _C
-    from torch_spyre.ops.fallbacks import compile_or_run, hide_from_dynamo
+    from torch_spyre.ops.fallbacks import compile_or_run
 
-    hide_from_dynamo(_compile_op)
     _C.set_eager_compiler(compile_or_run)
     return compile_or_run(op, args, dict(kwargs))
 

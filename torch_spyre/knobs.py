@@ -273,19 +273,18 @@ def attach(config: ModuleType) -> None:
     """Called by `_inductor/config.py` when it is loaded: from then on it holds the compiler's values."""
     global _config
     _config = config
-    _watch(config)
+    for action in _when_attached:
+        action(config)
 
 
-def _watch(config: ModuleType) -> None:
-    """Plans that are kept outside of Inductor's caches must know when a value changes."""
+_when_attached: list[Callable[[ModuleType], None]] = []
 
-    class Watched(type(config)):  # type: ignore[misc]
-        def __setattr__(self, name: str, value: object) -> None:
-            super().__setattr__(name, value)
-            for listener in _listeners:
-                listener()
 
-    ModuleType.__setattr__(config, "__class__", Watched)
+def when_attached(action: Callable[[ModuleType], None]) -> None:
+    """`action` is called with the compiler's config module, now or when it is loaded."""
+    _when_attached.append(action)
+    if _config is not None:
+        action(_config)
 
 
 _listeners: list[Callable[[], None]] = []
@@ -294,6 +293,12 @@ _listeners: list[Callable[[], None]] = []
 def on_change(listener: Callable[[], None]) -> None:
     """`listener` is called when a value of the compiler's config module was set, in the thread for which it was."""
     _listeners.append(listener)
+
+
+def changed() -> None:
+    """A value of the compiler's config module was set."""
+    for listener in _listeners:
+        listener()
 
 
 @contextlib.contextmanager

@@ -26,10 +26,15 @@ from torch._inductor.lowering import (
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
-from torch_spyre._inductor import lowering_functions, lowering_moves, lowering_order, lowering_overflow
-from torch_spyre._inductor.guards import guarded, overloads, wrapped
+from torch_spyre._inductor import (
+    lowering_functions,
+    lowering_moves,
+    lowering_order,
+    lowering_overflow,
+    lowering_scatter,
+)
+from torch_spyre._inductor.guards import guarded, makes_spyre, wrapped
 from torch_spyre._inductor.tilegraph.trace import RANDOM
-from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.ops import custom
 from torch_spyre.ops.random import random_words, words_of_key
@@ -146,17 +151,17 @@ def _random(size: Sequence[Any], asm: str, device: torch.device, key: Sequence[i
 
 def _of_element_type(op: Any, position: int) -> None:
     """Numbers that become elements are rounded to the tensor's type first, as PyTorch and fills in place do."""
-    for overload in overloads(op):
-        previous = lowerings[overload]
 
-        def lower(*args: Any, _previous: Callable[..., Any] = previous, **kwargs: Any) -> Any:
-            device, dtype, number = kwargs.get("device"), kwargs.get("dtype"), args[position]
-            if device is not None and torch.device(device).type == DEVICE_NAME and isinstance(number, float):
-                if dtype in (torch.float16, torch.bfloat16):
-                    args = (*args[:position], torch.tensor(number, dtype=dtype).item(), *args[position + 1 :])
-            return _previous(*args, **kwargs)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            dtype, number = kwargs.get("dtype"), args[position]
+            if isinstance(number, float) and dtype in (torch.float16, torch.bfloat16):
+                args = (*args[:position], torch.tensor(number, dtype=dtype).item(), *args[position + 1 :])
+            return original(*args, **kwargs)
 
-        lowerings[overload] = lower
+        return lower
+
+    wrapped(op, around, here=makes_spyre)
 
 
 def _check_inner(a: ir.TensorBox, b: ir.TensorBox) -> None:
@@ -195,7 +200,7 @@ def register() -> None:
     _of_element_type(aten.full, 1)
     _of_element_type(aten.scalar_tensor, 0)
 
-    for part in (lowering_moves, lowering_order, lowering_functions, lowering_overflow):
+    for part in (lowering_moves, lowering_order, lowering_scatter, lowering_functions, lowering_overflow):
         part.register()
 
     @guarded(aten.mm)

@@ -78,7 +78,7 @@ def compiler_fingerprint() -> str:
     """Hash of everything that decides what a program looks like: compiler sources and instruction tables."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    folders = ("_inductor", "ktir", "backend", "ops", "perf", "csrc/card/include")
+    folders = ("_inductor", "ktir", "backend", "ops", "patches", "perf", "csrc/card/include")
     files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def", ".toml")]
     for file in sorted([*files, root / "constants.py", root / "formats.py", Path(__file__)]):
         digest.update(file.relative_to(root).as_posix().encode())
