@@ -2,8 +2,8 @@
 """Every environment variable and config value, one typed row each.
 
 Reading: ``knobs.get("sencores")`` or ``knobs.sencores``. An environment variable is parsed when it is read, so hot
-paths keep the value. Rows of the group "compiler" also live in `torch_spyre._inductor.config`, which enters Inductor's
-cache key: once that module is loaded it holds their values, and its ``patch`` and ours agree.
+paths keep the value. Rows of the group "compiler" also live in `torch_spyre._inductor.config`, whose active rows enter
+Inductor's cache key: once that module is loaded it holds their values, and its ``patch`` and ours agree.
 
 ``python -m torch_spyre.knobs`` prints docs/knobs.md. This file imports no torch.
 """
@@ -49,7 +49,8 @@ def _default_runtime_dir() -> str:
 
 @dataclass(frozen=True)
 class Knob:
-    """One row. Empty `env`: a config value without a variable. Status "accepted": a name that nothing reads yet."""
+    """One row. Empty `env`: a config value without a variable. A row without effect is a published name: its value is
+    checked, and nothing reads it."""
 
     name: str
     env: str
@@ -57,11 +58,16 @@ class Knob:
     default: Value | Callable[[], Value]
     doc: str
     group: str
-    status: str = "accepted"
+    status: str = "no effect"
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
     default_text: str = ""
+
+    @property
+    def plans(self) -> bool:
+        """Do plans depend on it? Then it belongs into the keys of caches."""
+        return self.group == "compiler" and self.status == "active"
 
     @property
     def label(self) -> str:
@@ -269,6 +275,11 @@ def get(name: str) -> Any:
     return from_env(name)
 
 
+def planning() -> dict[str, Value]:
+    """The values in force that plans depend on."""
+    return {row.name: get(row.name) for row in TABLE if row.plans}
+
+
 def attach(config: ModuleType) -> None:
     """Called by `_inductor/config.py` when it is loaded: from then on it holds the compiler's values."""
     global _config
@@ -350,10 +361,10 @@ def markdown() -> str:
         "A value that is not legal raises `InvalidArgument` (a `ValueError`) that names the variable. Booleans take",
         "0/1, true/false, on/off, yes/no. The compiler's values are also attributes of `torch_spyre._inductor.config`.",
         "",
-        "Status *active*: something reads it today. *accepted*: a published or reserved name that nothing reads yet;",
-        "setting it is harmless and has no effect. Published variables that locate closed SDKs at build time have no",
-        "meaning here and are not listed. PyTorch's own variables (`TORCH_LOGS`, `TORCHINDUCTOR_CACHE_DIR`, …) keep",
-        "theirs.",
+        "Status *active*: the value is used. *no effect*: a published name that scripts may set; the value is checked,",
+        "and nothing reads it, so it changes no program and is in no cache key. Published variables that locate closed",
+        "SDKs at build time have no meaning here and are not listed. PyTorch's own variables (`TORCH_LOGS`,",
+        "`TORCHINDUCTOR_CACHE_DIR`, …) keep theirs.",
     ]
     for group, title in GROUPS.items():
         lines += [

@@ -55,7 +55,7 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if in_trace_of(op):
         raise _unsupported(op, "PyTorch has no abstract form of it")
     outcome: list[Any] = []
-    chosen = {k.name: knobs.get(k.name) for k in knobs.TABLE if k.group == "compiler"}  # another thread has others
+    chosen = knobs.planning()  # another thread has others
 
     def work() -> None:
         try:

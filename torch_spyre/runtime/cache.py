@@ -99,7 +99,7 @@ def key(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> Key:
 
 def planning() -> str:
     """What plans depend on beside compiler and graph: knobs and device."""
-    return repr([(k.name, knobs.get(k.name)) for k in knobs.TABLE if k.group == "compiler"]) + _device()
+    return repr(list(knobs.planning().items())) + _device()
 
 
 def _device() -> str:
