@@ -80,7 +80,7 @@ def compiler_fingerprint() -> str:
     digest = hashlib.sha256()
     folders = ("_inductor", "ktir", "backend", "ops", "patches", "perf", "csrc/card/include")
     files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def", ".toml")]
-    for file in sorted([*files, root / "constants.py", root / "formats.py", Path(__file__)]):
+    for file in sorted([*files, *(root / f"{name}.py" for name in ("constants", "dl16", "formats")), Path(__file__)]):
         digest.update(file.relative_to(root).as_posix().encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
