@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_spyre import knobs
-from torch_spyre.errors import NotExpressible, SpyreError, located, reproducer_hint
+from torch_spyre.errors import NotExpressible, SpyreError, find_reproducers_by, located, reproducer_hint
 from torch_spyre.logging_config import ARTIFACTS
 
 if TYPE_CHECKING:  # a process that finds its programs in the cache never imports the planner
@@ -96,6 +96,9 @@ def folder_of(message: str) -> Path | None:
     """Where the kernel that a message of the card speaks of was dumped; None if it was not."""
     found = [origin for origin in _by_origin if f", from {origin}: " in message]
     return _by_origin[max(found, key=len)] if found else None
+
+
+find_reproducers_by(folder_of)
 
 
 class Compilation:

@@ -37,7 +37,7 @@ def generation_of_transformers() -> None:
     """transformers' `generate` lists devices too; patches/generation.py says which hooks are missing there."""
 
     def accept(module: ModuleType) -> None:
-        from torch_spyre.patches import generation  # only if transformers is there
+        from torch_spyre.patches import generation  # late: only if transformers is there
 
         generation.accept_cards(module)
 

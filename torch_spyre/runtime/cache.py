@@ -16,13 +16,13 @@ import json
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch_spyre import files, knobs
+from torch_spyre.perf import device
 from torch_spyre.runtime import spyrecode
 
 log = logging.getLogger("torch_spyre.runtime")
@@ -104,8 +104,8 @@ def planning() -> str:
 
 def _device() -> str:
     """The description that plans are made for, where it is not the card's own, which the fingerprint holds."""
-    device = sys.modules.get("torch_spyre.perf.device")
-    return "" if device is None or device.assumed() is None else repr(device.assumed())
+    assumed = device.assumed()
+    return "" if assumed is None else repr(assumed)
 
 
 def root() -> Path:
