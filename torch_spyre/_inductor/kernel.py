@@ -50,7 +50,7 @@ def _launch_plan(graph_json: str, described: Sequence[tuple[Any, ...]], inputs: 
     if found is not None:
         try:
             return to_launch_plan(found)
-        except Exception as error:  # whatever an entry of another version or with a fault does, compiling cures it
+        except Exception as error:  # an entry of another version, or a damaged one, may fail in any way: compile again
             cache.discard(entry, error)
     from torch_spyre._inductor.compile import compile_graph
 

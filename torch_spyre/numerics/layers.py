@@ -68,8 +68,8 @@ class Layer:
 
     @property
     def explained(self) -> bool:
-        """The format alone does as much, or nearly. One step needs no explanation: where a single large value carries
-        the norm, it is this value's luck."""
+        """The format alone does as much, or nearly. An error of one step needs no explanation: where a single large
+        value carries the norm, it is the rounding of that value, which may be small or large."""
         return self.own.relative <= max(UNEXPLAINED * self.owed, 2.0**-9)
 
     @property
