@@ -17,4 +17,5 @@ def spyre_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwa
 
     mode = kwargs.get("mode")
     options = {**(list_mode_options(mode) if mode else {}), **(kwargs.get("options") or {})}
-    return compile_fx(gm, example_inputs, config_patches=options)
+    compiled: Callable[..., Any] = compile_fx(gm, example_inputs, config_patches=options)
+    return compiled

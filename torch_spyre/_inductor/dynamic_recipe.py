@@ -72,7 +72,7 @@ def decode_expr(code: Any, values: Mapping[str, Any]) -> Any:
 
 @functools.cache
 def _function(name: str) -> Callable[..., Any]:
-    found = getattr(functions, name, None) or getattr(sympy, name, None)
+    found: Callable[..., Any] | None = getattr(functions, name, None) or getattr(sympy, name, None)
     if found is None:
         raise UnsupportedOp(f"a size computed with {name} is not known to dynamic shapes")
     return found

@@ -204,7 +204,8 @@ def _write(entry: KernelRecord, folder: Path) -> None:
 def _logger(artifact: str) -> logging.Logger:
     from torch._logging import getArtifactLogger
 
-    return getArtifactLogger(__name__, artifact)
+    logger: logging.Logger = getArtifactLogger(__name__, artifact)
+    return logger
 
 
 def _logged(artifact: str) -> bool:

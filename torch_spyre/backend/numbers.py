@@ -11,7 +11,7 @@ from torch_spyre import dl16
 def float_bits(value: float) -> int:
     """Bits of the nearest fp32."""
     try:
-        return struct.unpack("<I", struct.pack("<f", value))[0]
+        return int.from_bytes(struct.pack("<f", value), "little")
     except OverflowError:
         return 0x7F800000 if value > 0 else 0xFF800000
 

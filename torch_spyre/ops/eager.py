@@ -168,9 +168,10 @@ def _one_at_a_time() -> contextlib.AbstractContextManager[Any]:
     """
     if threading.current_thread().name == _THREAD:
         return contextlib.nullcontext()
-    from torch._dynamo.convert_frame import compile_lock
+    from torch._dynamo import convert_frame
 
-    return compile_lock
+    lock: contextlib.AbstractContextManager[Any] = convert_frame.compile_lock
+    return lock
 
 
 class _Resize(Exception):

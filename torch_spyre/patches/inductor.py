@@ -96,6 +96,6 @@ def leave_fusion_to_the_planner() -> None:
     @functools.wraps(upstream)
     def unfusable_node(self: Scheduler, node: BaseSchedulerNode) -> bool:
         device = node.get_device()
-        return (device is not None and device.type == DEVICE_NAME) or upstream(self, node)
+        return (device is not None and device.type == DEVICE_NAME) or bool(upstream(self, node))
 
     Scheduler.unfusable_node = unfusable_node

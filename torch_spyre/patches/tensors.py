@@ -94,10 +94,11 @@ def scale_of_gradients() -> None:
     def unscale_(self: Any, optimizer: Any) -> None:
         scale = getattr(self, "_scale", None)  # a disabled scaler has none
         if scale is None or scale.device.type != DEVICE_NAME:
-            return original(self, optimizer)
+            original(self, optimizer)
+            return
         self._scale = scale.as_subclass(_Fp32)
         try:
-            return original(self, optimizer)
+            original(self, optimizer)
         finally:
             self._scale = scale
 

@@ -70,7 +70,7 @@ def decode(codes: np.ndarray, format: str) -> np.ndarray:
     if format == "IEEE_FP16":
         return codes.view(np.float16).astype(np.float64)
     if format in _FP8:
-        return _fp8_table(format)[codes]
+        return np.asarray(_fp8_table(format)[codes])
     return dl16.decode(codes)
 
 
