@@ -9,44 +9,36 @@ imported when something is first compiled. Set TORCH_DEVICE_BACKEND_AUTOLOAD=0 t
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch_spyre import knobs
 from torch_spyre.constants import DEVICE_NAME
 
 __version__ = "0.1.0"
-
-
-# What `_autoload` needs whole. Importing one of these before torch makes PyTorch call `_autoload` in the middle of that
-# import, so it is put off until their last line, `_finished`. (The packages device and ops import torch first.)
-_NEEDED = ("patches", "runtime.memory_history")
-_put_off = False
+knobs.set_compiler_config(lambda: importlib.import_module("torch_spyre._inductor.config"))  # late: start-up
 
 
 def _autoload() -> None:
     """Registers the device once; later calls do nothing."""
-    global _put_off
     if getattr(_autoload, "_ran", False):
-        return
-    _put_off = any(_half_imported(f"{__name__}.{name}") for name in _NEEDED)
-    if _put_off:
         return
     _autoload._ran = True  # type: ignore[attr-defined]
 
     import torch
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
-    from torch_spyre import _C, knobs, logging_config, patches  # late: start-up
+    from torch_spyre import _C, logging_config  # late: start-up
     from torch_spyre.decompositions import attention, fused_layers  # late: start-up
     from torch_spyre.device import amp, api  # late: start-up
     from torch_spyre.ops import published  # late: start-up
     from torch_spyre.ops.kernels import composites, dense_only, grouped  # late: start-up
+    from torch_spyre.patches import applied  # late: start-up
 
     api._set_compiler(_compiler)
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()
-    patches.apply_to_torch()
+    applied.apply_to_torch()
     attention.register()
     composites.register()
     dense_only.register()
@@ -58,21 +50,6 @@ def _autoload() -> None:
     vars(_C)["__getattr__"] = _extension_attribute
     _C.set_eager_compiler(_compile_op)
     _C._set_launch_blocking(knobs.get("launch_blocking"))
-
-
-def _half_imported(name: str) -> bool:
-    module = sys.modules.get(name)
-    return module is not None and getattr(module.__spec__, "_initializing", False) and name not in _whole
-
-
-_whole: set[str] = set()
-
-
-def _finished(name: str) -> None:
-    """The last line of a module that `_autoload` needs whole."""
-    _whole.add(name)
-    if _put_off:
-        _autoload()
 
 
 def _extension_attribute(name: str) -> Any:
@@ -90,9 +67,8 @@ def _compiler() -> Any:
 def _compile_op(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Stands for the eager compiler until an op needs it: importing it costs more than all of `import torch`."""
     from torch_spyre import _C  # late: start-up
-    from torch_spyre.ops.fallbacks import compile_or_run, hide_from_dynamo  # late: start-up
+    from torch_spyre.ops.fallbacks import compile_or_run  # late: start-up
 
-    hide_from_dynamo(_compile_op)
     _C.set_eager_compiler(compile_or_run)
     return compile_or_run(op, args, dict(kwargs))
 

@@ -7,7 +7,6 @@ The first line stands alone; lines that follow say where it came from and where 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 
 
@@ -123,9 +122,17 @@ def first_line(error: BaseException) -> str:
 
 def with_reproducer(message: str) -> str:
     """A message about a running kernel, and where its reproducer is or how to get one. The card's errors come here."""
-    inspect = sys.modules.get("torch_spyre._inductor.debug.inspect")
-    folder = inspect.folder_of(message) if inspect is not None else None
-    return f"{message}\n  {reproducer_hint(folder)}"
+    folders = (find(message) for find in _finders)
+    return f"{message}\n  {reproducer_hint(next((f for f in folders if f is not None), None))}"
+
+
+_finders: list[Callable[[str], object]] = []
+
+
+def find_reproducers_by(find: Callable[[str], object]) -> None:
+    """Registers a function from a message of the card to the folder with the reproducer of its kernel, or None. The
+    compiler, which knows that, registers itself when it is imported."""
+    _finders.append(find)
 
 
 def reproducer_hint(folder: object) -> str:

@@ -2,8 +2,8 @@
 """Every environment variable and config value, one typed row each.
 
 Reading: ``knobs.get("sencores")`` or ``knobs.sencores``. An environment variable is parsed when it is read, so hot
-paths keep the value. Rows of the group "compiler" also live in `torch_spyre._inductor.config`, which enters Inductor's
-cache key: once that module is loaded it holds their values, and its ``patch`` and ours agree.
+paths keep the value. Rows of the group "compiler" also live in `torch_spyre._inductor.config`, whose active rows enter
+Inductor's cache key: once that module is loaded it holds their values, and its ``patch`` and ours agree.
 
 ``python -m torch_spyre.knobs`` prints docs/knobs.md. This file imports no torch.
 """
@@ -11,7 +11,6 @@ cache key: once that module is loaded it holds their values, and its ``patch`` a
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
 import tempfile
@@ -49,7 +48,8 @@ def _default_runtime_dir() -> str:
 
 @dataclass(frozen=True)
 class Knob:
-    """One row. Empty `env`: a config value without a variable. Status "accepted": a name that nothing reads yet."""
+    """One row. Empty `env`: a config value without a variable. A row without effect is a published name: its value is
+    checked, and nothing reads it."""
 
     name: str
     env: str
@@ -57,11 +57,16 @@ class Knob:
     default: Value | Callable[[], Value]
     doc: str
     group: str
-    status: str = "accepted"
+    status: str = "no effect"
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
     default_text: str = ""
+
+    @property
+    def plans(self) -> bool:
+        """Do plans depend on it? Then it belongs into the keys of caches."""
+        return self.group == "compiler" and self.status == "active"
 
     @property
     def label(self) -> str:
@@ -269,31 +274,48 @@ def get(name: str) -> Any:
     return from_env(name)
 
 
+def planning() -> dict[str, Value]:
+    """The values in force that plans depend on."""
+    return {row.name: get(row.name) for row in TABLE if row.plans}
+
+
 def attach(config: ModuleType) -> None:
     """Called by `_inductor/config.py` when it is loaded: from then on it holds the compiler's values."""
     global _config
     _config = config
-    _watch(config)
+    for action in _when_attached:
+        action(config)
 
 
-def _watch(config: ModuleType) -> None:
-    """Plans that are kept outside of Inductor's caches must know when a value changes."""
-
-    class Watched(type(config)):  # type: ignore[misc]
-        def __setattr__(self, name: str, value: object) -> None:
-            super().__setattr__(name, value)
-            for listener in _listeners:
-                listener()
-
-    ModuleType.__setattr__(config, "__class__", Watched)
+_when_attached: list[Callable[[ModuleType], None]] = []
 
 
+def when_attached(action: Callable[[ModuleType], None]) -> None:
+    """`action` is called with the compiler's config module, now or when it is loaded."""
+    _when_attached.append(action)
+    if _config is not None:
+        action(_config)
+
+
+def set_compiler_config(load: Callable[[], Any]) -> None:
+    """Says how to get the config module that holds the rows of the group "compiler"; the package does."""
+    global _compiler_config
+    _compiler_config = load
+
+
+_compiler_config: Callable[[], Any]
 _listeners: list[Callable[[], None]] = []
 
 
 def on_change(listener: Callable[[], None]) -> None:
     """`listener` is called when a value of the compiler's config module was set, in the thread for which it was."""
     _listeners.append(listener)
+
+
+def changed() -> None:
+    """A value of the compiler's config module was set."""
+    for listener in _listeners:
+        listener()
 
 
 @contextlib.contextmanager
@@ -303,8 +325,7 @@ def patch(**values: Value) -> Iterator[None]:
     compiler = {name: value for name, value in checked.items() if ROWS[name].group == "compiler"}
     with contextlib.ExitStack() as stack:
         if compiler:
-            config: Any = importlib.import_module("torch_spyre._inductor.config")  # late: start-up
-            stack.enter_context(config.patch(**compiler))
+            stack.enter_context(_compiler_config().patch(**compiler))
         before = dict(_overrides)
         stack.callback(_restore, before)
         _overrides.update({name: value for name, value in checked.items() if name not in compiler})
@@ -345,10 +366,10 @@ def markdown() -> str:
         "A value that is not legal raises `InvalidArgument` (a `ValueError`) that names the variable. Booleans take",
         "0/1, true/false, on/off, yes/no. The compiler's values are also attributes of `torch_spyre._inductor.config`.",
         "",
-        "Status *active*: something reads it today. *accepted*: a published or reserved name that nothing reads yet;",
-        "setting it is harmless and has no effect. Published variables that locate closed SDKs at build time have no",
-        "meaning here and are not listed. PyTorch's own variables (`TORCH_LOGS`, `TORCHINDUCTOR_CACHE_DIR`, …) keep",
-        "theirs.",
+        "Status *active*: the value is used. *no effect*: a published name that scripts may set; the value is checked,",
+        "and nothing reads it, so it changes no program and is in no cache key. Published variables that locate closed",
+        "SDKs at build time have no meaning here and are not listed. PyTorch's own variables (`TORCH_LOGS`,",
+        "`TORCHINDUCTOR_CACHE_DIR`, …) keep theirs.",
     ]
     for group, title in GROUPS.items():
         lines += [

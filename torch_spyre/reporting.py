@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from torch_spyre._inductor.planned_sizes import exact_plans
 from torch_spyre.ops import fallbacks
 
 
@@ -93,10 +94,7 @@ def report() -> Report:
     if "torch._dynamo" in sys.modules:
         made.graph_breaks = tuple(_graph_breaks())
         made.recompiles = tuple(_recompiles())
-    dynamic = sys.modules.get("torch_spyre._inductor.dynamic.launcher")
-    if dynamic is not None:
-        rows = dynamic.exact_plans.items()
-        made.planned_per_size = tuple(PlannedPerSize(name, first, why, n) for (name, first, why), n in rows)
+    made.planned_per_size = tuple(PlannedPerSize(*kernel, count) for kernel, count in exact_plans.items())
     return made
 
 

@@ -45,7 +45,7 @@ def disable() -> None:
 
 
 def enabled() -> bool:
-    return _card.sanitize_mode() != "off"
+    return bool(_card.sanitize_mode() != "off")
 
 
 def reports() -> list[Report]:

@@ -20,6 +20,7 @@ from torch_spyre import _C, knobs
 from torch_spyre._inductor import compile as stages
 from torch_spyre._inductor import config
 from torch_spyre._inductor.kernel import launch_plan
+from torch_spyre.ops import eager_cache
 from torch_spyre.perf import device
 from torch_spyre.runtime import cache
 
@@ -100,19 +101,28 @@ def test_the_key_holds_graph_layouts_and_offsets() -> None:
     assert cache.key(GRAPH, [LAYOUT, LAYOUT]) == keys[0]
 
 
-@pytest.mark.parametrize("row", [k for k in knobs.TABLE if k.group == "compiler"], ids=lambda k: k.name)
-def test_the_key_holds_every_compiler_knob(row: knobs.Knob) -> None:
+def another_value(row: knobs.Knob) -> Any:
     now = knobs.get(row.name)
     if row.type is bool:
-        other: Any = not now
-    elif row.choices:
-        other = next(c for c in row.choices if c != now)
-    else:
-        other = now / 2 if row.type is float else now - 1
-    before = cache.key(GRAPH, [LAYOUT])
-    with config.patch(**{row.name: other}):
-        assert cache.key(GRAPH, [LAYOUT]) != before
-    assert cache.key(GRAPH, [LAYOUT]) == before
+        return not now
+    if row.choices:
+        return next(c for c in row.choices if c != now)
+    return now / 2 if row.type is float else now - 1
+
+
+def keys_of_caches() -> list[object]:
+    """What each cache makes of the knobs: programs, plans of eager ops, Inductor's graphs, Dynamo's."""
+    portable = config.save_config_portable(ignore_private_configs=False)  # as Inductor asks for it
+    return [cache.key(GRAPH, [LAYOUT]), eager_cache.knobs_word(), portable, config.get_hash()]
+
+
+@pytest.mark.parametrize("row", [k for k in knobs.TABLE if k.group == "compiler"], ids=lambda k: k.name)
+def test_keys_hold_the_compiler_knobs_that_have_an_effect(row: knobs.Knob) -> None:
+    before = keys_of_caches()
+    with config.patch(**{row.name: another_value(row)}):
+        same = [a == b for a, b in zip(keys_of_caches(), before, strict=True)]
+    assert set(same) == {row.status != "active"}
+    assert keys_of_caches() == before
 
 
 @pytest.mark.parametrize(
@@ -125,7 +135,9 @@ def test_the_key_holds_every_compiler_knob(row: knobs.Knob) -> None:
         "perf/spyre.toml",
         "backend/program/assembler.py",
         "constants.py",
+        "dl16.py",
         "formats.py",
+        "patches/inductor.py",
         "csrc/card/include/spyre/vops.def",
     ],
 )

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import torch_spyre
 from torch_spyre import _C, knobs
 from torch_spyre._inductor import compile as stages
-from torch_spyre._inductor.dynamic import launcher
+from torch_spyre._inductor import planned_sizes
 
 FP16 = torch.float16
 Make = Callable[[int], list[torch.Tensor]]
@@ -114,7 +114,7 @@ def test_a_bucket_has_one_program(name: str, planned: list[str]) -> None:
 
 @pytest.mark.parametrize("name", PER_SIZE)
 def test_what_is_not_proved_is_planned_for_each_size(name: str, planned: list[str]) -> None:
-    launcher.exact_plans.clear()
+    planned_sizes.exact_plans.clear()
     run(name, PER_SIZE, range(20, 23))
     rows = [row for row in torch_spyre.report().planned_per_size if row.kernel.startswith("eager aten::")]
     assert sum(row.count for row in rows) >= 2 and all(row.reason for row in rows)

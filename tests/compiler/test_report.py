@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import torch_spyre
-from torch_spyre._inductor.dynamic import launcher
+from torch_spyre._inductor import planned_sizes
 from torch_spyre.ops import fallbacks
 
 HERE = Path(__file__)
@@ -31,7 +31,7 @@ def fresh() -> Iterator[None]:
     torch._dynamo.utils.clear_compilation_metrics()
     torch._dynamo.utils.graph_break_reasons.clear()
     fallbacks.reset()
-    launcher.exact_plans.clear()
+    planned_sizes.exact_plans.clear()
     yield
     fallbacks.reset()
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from torch_spyre.dl16 import LARGEST
 from torch_spyre.numerics import cli, layers, report
-from torch_spyre.numerics.format import LARGEST, round_dl16, rounding, ulp
+from torch_spyre.numerics.format import round_dl16, rounding, ulp
 from torch_spyre.numerics.layers import Report
 
 

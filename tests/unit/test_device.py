@@ -72,7 +72,9 @@ def test_autoload_is_fast() -> None:
     assert float(done.stdout) < 0.15, done
 
 
-@pytest.mark.parametrize("module", ["patches", "runtime.memory_history", "device.tensors", "ops.amp"])
+@pytest.mark.parametrize(
+    "module", ["patches.applied", "device.memory_history", "device.amp", "decompositions.attention", "ops.published"]
+)
 def test_a_submodule_imported_before_torch(module: str) -> None:
     """Its own ``import torch`` loads the device, which needs that very module."""
     done = run_python(

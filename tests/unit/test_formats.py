@@ -12,12 +12,14 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
+import oracle
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_spyre import _C
+from torch_spyre import _C, dl16
 from torch_spyre._C import DataFormats
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 
@@ -196,3 +198,20 @@ def test_narrow_arithmetic_wraps_as_in_pytorch(dtype: torch.dtype) -> None:
     for op in (torch.add, torch.sub, torch.mul, torch.maximum, torch.eq):
         assert torch.equal(op(a.to("spyre"), b.to("spyre")).cpu(), op(a, b)), op
     assert torch.equal((-a.to("spyre")).cpu(), -a)
+
+
+def test_the_format_on_the_host_is_that_of_its_definition() -> None:
+    """Every code, every fp32 on, beside and between two codes, infinities, NaN, numbers beyond fp32, and one number."""
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    values = oracle.decode(codes)
+    assert np.array_equal(dl16.decode(codes), values, equal_nan=True)
+    near = values[codes & 0x7FFF < 0x7FFF].astype(np.float32)
+    between = (np.sort(near)[1:].astype(np.float64) + np.sort(near)[:-1]) / 2
+    samples = [near, np.nextafter(near, np.float32(0)), np.nextafter(near, np.float32(np.inf)), between]
+    samples += [np.array([0.0, -0.0, math.inf, -math.inf, math.nan, -math.nan, 3.4e38, -3.4e38, 1e-45, 2.0**-31])]
+    for sample in samples:
+        single = sample.astype(np.float32)
+        assert np.array_equal(dl16.encode(single), oracle.encode(single))
+        assert np.array_equal(dl16.rounded(single), oracle.round_dl16(single), equal_nan=True)
+        assert np.array_equal(np.signbit(dl16.rounded(single[single == 0])), np.signbit(single[single == 0]))
+    assert dl16.rounded(-1e300).shape == () and float(dl16.rounded(-1e300)) == -dl16.LARGEST == -oracle.MAX

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import importlib.resources
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +28,14 @@ def test_modules() -> None:
     assert SpyreDeviceProperties().type == "dd2" and SpyreInterface.Worker.current_device() == 0
     with pytest.raises(NotImplementedError):
         SpyreInterface.Worker.set_device(0)
+
+
+def test_type_checkers_find_the_package_typed() -> None:
+    """PEP 561: without this file they take every name of an installed package for Any."""
+    marker = "py.typed"
+    assert (importlib.resources.files("torch_spyre") / marker).is_file()
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert marker in project["tool"]["setuptools"]["package-data"]["*"]
 
 
 def test_from_device() -> None:

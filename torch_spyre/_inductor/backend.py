@@ -13,6 +13,9 @@ def spyre_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwa
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx
 
+    from torch_spyre._inductor import registration  # noqa: F401  # late: start-up (registers the device)
+
     mode = kwargs.get("mode")
     options = {**(list_mode_options(mode) if mode else {}), **(kwargs.get("options") or {})}
-    return compile_fx(gm, example_inputs, config_patches=options)
+    compiled: Callable[..., Any] = compile_fx(gm, example_inputs, config_patches=options)
+    return compiled

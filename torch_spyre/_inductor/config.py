@@ -13,22 +13,37 @@ from torch_spyre.runtime import cache as _cache
 
 sencores: int = knobs.from_env("sencores")
 lx_planning: bool = knobs.from_env("lx_planning")
-co_optimizing_lx_planning: bool = knobs.from_env("co_optimizing_lx_planning")
-hbm_planning: bool = knobs.from_env("hbm_planning")
-enable_fusion: bool = knobs.from_env("enable_fusion")
-chunk_large_tensors: bool = knobs.from_env("chunk_large_tensors")
-global_stick_optimizer: bool = knobs.from_env("global_stick_optimizer")
-allow_all_ops_in_lx_planning: bool = knobs.from_env("allow_all_ops_in_lx_planning")
-lx_boundary_clones: bool = knobs.from_env("lx_boundary_clones")
 dxp_lx_frac_avail: float = knobs.from_env("dxp_lx_frac_avail")
 dynamic_buckets: bool = knobs.from_env("dynamic_buckets")
 max_buckets: int = knobs.from_env("max_buckets")
-min_default_granularity: int = knobs.from_env("min_default_granularity")
 ignore_work_division_hints: bool = knobs.from_env("ignore_work_division_hints")
+
+# Published values without effect: no cache key holds them.
+# @compile_ignored
+co_optimizing_lx_planning: bool = knobs.from_env("co_optimizing_lx_planning")
+# @compile_ignored
+hbm_planning: bool = knobs.from_env("hbm_planning")
+# @compile_ignored
+enable_fusion: bool = knobs.from_env("enable_fusion")
+# @compile_ignored
+chunk_large_tensors: bool = knobs.from_env("chunk_large_tensors")
+# @compile_ignored
+global_stick_optimizer: bool = knobs.from_env("global_stick_optimizer")
+# @compile_ignored
+allow_all_ops_in_lx_planning: bool = knobs.from_env("allow_all_ops_in_lx_planning")
+# @compile_ignored
+lx_boundary_clones: bool = knobs.from_env("lx_boundary_clones")
+# @compile_ignored
+min_default_granularity: int = knobs.from_env("min_default_granularity")
+# @compile_ignored
 core_id_k_fast_emission: bool = knobs.from_env("core_id_k_fast_emission")
+# @compile_ignored
 bundle_symbolic_args: bool = knobs.from_env("bundle_symbolic_args")
+# @compile_ignored
 unroll_loops: bool = knobs.from_env("unroll_loops")
+# @compile_ignored
 layout_solver: str = knobs.from_env("layout_solver")
+_cache_config_ignore_prefix: list[str] = [k.name for k in knobs.TABLE if k.group == "compiler" and not k.plans]
 
 # Hints of the function that is being compiled: Inductor's cache does not see the annotations that carry them.
 _active_hints: str = ""

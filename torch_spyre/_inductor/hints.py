@@ -91,7 +91,8 @@ def spyre_hint(**hints: Mapping[str, int] | Sequence[str]) -> AbstractContextMan
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise InvalidArgument(f"spyre_hint({key}): {name!r} has count {count!r}; use an integer of at least 1")
             content.append((_KINDS[key], name, count))
-    return torch.fx.traceback.annotate({_noted(tuple(content)): tuple(content)})
+    noted: AbstractContextManager[None] = torch.fx.traceback.annotate({_noted(tuple(content)): tuple(content)})
+    return noted
 
 
 def _positions(names: Any) -> list[tuple[str, str, int]]:

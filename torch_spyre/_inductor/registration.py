@@ -12,13 +12,13 @@ from typing import Any
 from torch._dynamo.device_interface import register_interface_for_device
 from torch._inductor.codegen.common import register_backend_for_device, register_device_op_overrides
 
-from torch_spyre import patches
 from torch_spyre._inductor import config, decompositions
 from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
 from torch_spyre._inductor.lowering import recompute, tables
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.interface import SpyreInterface
 from torch_spyre.errors import UnsupportedOp
+from torch_spyre.patches import applied
 
 Scheduling = SpyreScheduling
 PythonWrapperCodegen = SpyreWrapperCodegen
@@ -51,7 +51,7 @@ def _register() -> None:
     tables.register()
     decompositions.register()
     recompute.register()
-    patches.apply_to_inductor()
+    applied.apply_to_inductor()
 
 
 _register()

@@ -22,8 +22,8 @@ _SLICES = 40  # of all dims together, of a window that is taken dim by dim
 
 
 def _each(values: Any, n: int) -> list[int]:
-    values = [values] if isinstance(values, int) else list(values)
-    return values * n if len(values) == 1 else values
+    every: list[int] = [values] if isinstance(values, int) else list(values)
+    return every * n if len(every) == 1 else every
 
 
 def _average(dims: int) -> Callable[..., Any]:
@@ -169,7 +169,8 @@ def _unrolled(x: Any, output_size: Sequence[int]) -> bool:
     sizes = x.shape[-len(output_size) :]
     if all(n % out == 0 for n, out in zip(sizes, output_size, strict=True)):
         return True  # windows of fixed steps
-    return math.prod(-(-(n + out - 1) // out) for n, out in zip(sizes, output_size, strict=True)) <= _WRITTEN_OUT
+    window: int = math.prod(-(-(n + out - 1) // out) for n, out in zip(sizes, output_size, strict=True))
+    return window <= _WRITTEN_OUT
 
 
 def _adaptive_maximum(x: Any, output_size: Sequence[int]) -> Any:

@@ -7,15 +7,11 @@ parameters show it like on any device.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-
-from torch_spyre.constants import DEVICE_NAME
 
 _library = torch.library.Library("aten", "IMPL")
 
@@ -38,30 +34,6 @@ def _update_scale(
     scale.copy_(torch.where(failed, scale * backoff, torch.where(due, grown, scale)))
     tracker.copy_(torch.where(due, 0, count))
     return scale
-
-
-class _Fp32(Tensor):
-    """A scale whose float64 is itself."""
-
-    def double(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.as_subclass(Tensor)
-
-
-def without_float64(unscale: Any) -> Any:
-    """`GradScaler.unscale_` for a scale on the card."""
-
-    @functools.wraps(unscale)
-    def unscale_(self: Any, optimizer: Any) -> None:
-        scale = getattr(self, "_scale", None)  # a disabled scaler has none
-        if scale is None or scale.device.type != DEVICE_NAME:
-            return unscale(self, optimizer)
-        self._scale = scale.as_subclass(_Fp32)
-        try:
-            return unscale(self, optimizer)
-        finally:
-            self._scale = scale
-
-    return unscale_
 
 
 def register() -> None:

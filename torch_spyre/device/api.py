@@ -98,8 +98,8 @@ __all__ = [
     "to_with_layout",
 ]
 
-# Inductor asks the device module for these when something is first compiled; importing the registration answers it.
-# What Inductor asks of a device module. The package names the compiler that answers, which is imported only then.
+# Inductor asks the device module for these when something is first compiled. The compiler, which answers, is imported
+# only then; the package says how.
 _INDUCTOR_NAMES = ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen")
 _compiler: Callable[[], Any]
 

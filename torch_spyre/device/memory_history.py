@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torch_spyre import _C, _finished
+from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME, SEGMENT_BYTES, STICK_BYTES
 from torch_spyre.device.selection import device_index
 from torch_spyre.errors import InvalidArgument
@@ -231,6 +231,3 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
     """Writes a file that pytorch.org/memory_viz opens."""
     with open(filename, "wb") as f:
         pickle.dump(_snapshot(), f)
-
-
-_finished(__name__)

@@ -7,12 +7,8 @@ metadata (csrc/aten/serialization.cpp).
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import io
-import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +23,12 @@ def reduce_storage(storage: Any) -> tuple[Any, ...]:
     buffer = io.BytesIO()
     torch.save(storage, buffer, _use_new_zipfile_serialization=True)
     return torch.storage._load_from_bytes, (buffer.getvalue(),)
+
+
+def reduce_any_storage(storage: Any) -> Any:
+    """For `copyreg`: storages elsewhere are pickled as PyTorch does it."""
+    untyped = getattr(storage, "_untyped_storage", storage)  # a typed one warns when it is asked for its device
+    return reduce_storage(storage) if untyped.device.type == DEVICE_NAME else storage.__reduce__()
 
 
 def refuse_older_files() -> None:
@@ -108,50 +110,3 @@ class CardSlice:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._part, name)
-
-
-def accept_cards(module: ModuleType) -> None:
-    """``safetensors.safe_open(device="spyre")``, and with it ``safetensors.torch.load_file``."""
-    original = getattr(module, "safe_open", None)
-    if original is None or hasattr(original, "_spyre_patched"):
-        return
-
-    def safe_open(filename: Any, framework: str, device: Any = "cpu", **options: Any) -> Any:
-        if not is_card(device):
-            return original(filename, framework, device, **options)
-        return CardFile(original(filename, framework, "cpu", **options), device)
-
-    safe_open._spyre_patched = True  # type: ignore[attr-defined]
-    module.safe_open = safe_open  # type: ignore[attr-defined]
-
-
-class WhenImported(importlib.abc.MetaPathFinder):
-    """Runs `action` on one module right after its import, whenever that is, and then steps aside."""
-
-    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
-        self.name, self.action = name, action
-
-    def install(self) -> None:
-        if self.name in sys.modules:
-            self.action(sys.modules[self.name])
-        else:
-            sys.meta_path.insert(0, self)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        loader = spec.loader
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            self.action(module)
-
-        loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

@@ -39,7 +39,7 @@ class Stream(torch.Stream):
 
     @classmethod
     def _wrap(cls, stream: torch.Stream) -> Stream:
-        made: Any = super().__new__(
+        made: Stream = super().__new__(
             cls, stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type
         )
         made._outer = []

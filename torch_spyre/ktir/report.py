@@ -10,7 +10,7 @@ from typing import Any
 from torch_spyre.backend.compile import CompiledProgram
 from torch_spyre.backend.program.isa import ScalarKind
 from torch_spyre.constants import LX_BYTES
-from torch_spyre.ir.ktir.signatures import Argument, Function, View
+from torch_spyre.ir.ktir.signatures import Function, View
 from torch_spyre.perf.pricing import price
 from torch_spyre.perf.timeline import Timeline
 
@@ -83,8 +83,3 @@ def _time(time: Timeline) -> list[str]:
         f"  time: {time.duration_ns / 1e3:.1f} us on the card, bound by {time.bottleneck}; "
         f"reads {time.read_bytes:,} bytes of card memory, writes {time.written_bytes:,}",
     ]
-
-
-def argument_line(argument: Argument) -> str:
-    """One argument, for usage messages."""
-    return f"{argument.name}: {argument.type} ({argument.role})"

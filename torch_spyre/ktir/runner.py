@@ -216,7 +216,8 @@ class _Bound:
 
 def _same(memory: torch.Tensor, tensor: torch.Tensor) -> bool:
     """True if the tensor is used where it lies."""
-    return memory.device == tensor.device and memory.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+    places = (memory.untyped_storage().data_ptr(), tensor.untyped_storage().data_ptr())
+    return bool(memory.device == tensor.device and places[0] == places[1])
 
 
 def _identity(tensor: torch.Tensor, where: Placement) -> Any:

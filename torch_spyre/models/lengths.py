@@ -67,7 +67,7 @@ class Window:
         return self.keys[:, :, : self.span], self.values[:, :, : self.span]
 
 
-class BufferLayer(CacheLayerMixin):
+class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """One layer of a cache: keys and values in buffers with room, and their length as a number on the host.
 
     A sliding window is left to the mask, which transformers makes from the positions.
@@ -76,7 +76,7 @@ class BufferLayer(CacheLayerMixin):
     is_croppable = True
 
     def __init__(self, replaced: Any, most: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.is_sliding = bool(replaced.is_sliding)
         self.room = most
         self.length = 0
@@ -246,7 +246,7 @@ class Lengths:
         if cache is None and call.get("use_cache", getattr(config, "use_cache", False)):
             cache = call["past_key_values"] = DynamicCache(config=config)
         if cache is None:
-            return tokens.shape[1] <= QUERY_STEPS[-1]
+            return bool(tokens.shape[1] <= QUERY_STEPS[-1])
         return self._adoptable(cache)
 
     @staticmethod

@@ -13,24 +13,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-LARGEST = 2.0**32 * (2 - 2.0**-8)  # code 0x7FFE; an overflow ends here
-_ZERO = 2.0**-31  # up to here a magnitude is stored as zero
-_DROPPED = 14  # fraction bits that fp32 has beyond the format's nine
+from torch_spyre import dl16
 
 
 def round_dl16(x: Tensor) -> Tensor:
     """The values that a store of `x` leaves on the card, as fp32: nearest, ties away from zero, no infinities."""
-    x = x.float().contiguous()
-    bits = x.view(torch.int32)
-    # The sign is a bit of its own, so adding to the bits adds to the magnitude.
-    kept = ((bits + (1 << (_DROPPED - 1))) & -(1 << _DROPPED)).view(torch.float32)
-    kept = torch.where(torch.isfinite(x), kept, x).clamp(-LARGEST, LARGEST)
-    return torch.where(kept.abs() <= _ZERO, torch.zeros_like(kept).copysign(x), kept)
+    return torch.from_numpy(dl16.rounded(x.detach().float().numpy()))
 
 
 def ulp(magnitude: float) -> float:
     """Distance between neighbouring numbers of the format at `magnitude`."""
-    _, exponent = torch.frexp(torch.tensor(max(abs(magnitude), 2 * _ZERO)))
+    _, exponent = torch.frexp(torch.tensor(max(abs(magnitude), 2 * dl16.ZERO)))
     return float(2.0 ** (int(exponent) - 10))
 
 

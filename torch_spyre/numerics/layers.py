@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-import torch_spyre
+from torch_spyre import reporting
 from torch_spyre.numerics import origins
 from torch_spyre.numerics.format import round_dl16, rounding, ulp
 from torch_spyre.numerics.origins import Origin
@@ -68,8 +68,8 @@ class Layer:
 
     @property
     def explained(self) -> bool:
-        """The format alone does as much, or nearly. One step needs no explanation: where a single large value carries
-        the norm, it is this value's luck."""
+        """The format alone does as much, or nearly. An error of one step needs no explanation: where a single large
+        value carries the norm, it is the rounding of that value, which may be small or large."""
         return self.own.relative <= max(UNEXPLAINED * self.owed, 2.0**-9)
 
     @property
@@ -171,7 +171,7 @@ def compare(
     expected = record(model, chosen, inputs)
     fallbacks.reset()
     found = record(card, on_card, {k: _to_card(v) for k, v in inputs.items()})
-    host = tuple(torch_spyre.report())
+    host = tuple(reporting.report())
     with torch.no_grad():
         layers = [
             _layer(part, chosen[part], on_card[part], expected[part], found[part])

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import torch_spyre
+from torch_spyre import reporting
 from torch_spyre.numerics import priority as zoo
 from torch_spyre.numerics.format import rounding, ulp
 from torch_spyre.numerics.priority import Inputs, Priority
@@ -215,7 +215,7 @@ def _outcome(runner: Runner, mode: str, runs: tuple[Run, Run, Run], graphs: int,
         ulp(float(want.abs().max())),
         (int((got.argmax(-1) == want.argmax(-1)).sum()), len(want)),
         flips,
-        tuple(torch_spyre.report()),
+        tuple(reporting.report()),
         graphs,
         card_us,
     )

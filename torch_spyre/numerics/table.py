@@ -121,7 +121,7 @@ def settings() -> Row:
     import torch
     import transformers
 
-    changed = {k.name: knobs.get(k.name) for k in knobs.TABLE if k.group == "compiler" and _is_set(k)}
+    changed = {k.name: knobs.get(k.name) for k in knobs.TABLE if k.plans and _is_set(k)}
     return {
         "torch": torch.__version__.partition("+")[0],
         "transformers": transformers.__version__,

@@ -135,7 +135,7 @@ def _written_places(op: Any) -> tuple[int | str, ...]:
 
 
 def overlaps_itself(x: torch.Tensor) -> bool:
-    return torch._debug_has_internal_overlap(x) == 1
+    return bool(torch._debug_has_internal_overlap(x) == 1)
 
 
 def _refusal_by_shape(op: Any, call: Call) -> tuple[Exception | None, Any]:
@@ -221,7 +221,8 @@ class _Twins:
     def of(self, call: Call) -> Call:
         self.spans = spans(call)
         self.bases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
-        return tree_map(self.twin, call)
+        twins: Call = tree_map(self.twin, call)
+        return twins
 
     def twin(self, x: Any) -> Any:
         if isinstance(x, torch.device):
@@ -254,7 +255,7 @@ def spans(call: Any) -> Spans:
 
 def _end(x: torch.Tensor) -> int:
     steps = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1 if x.numel() else 0
-    return x.storage_offset() + steps
+    return int(x.storage_offset()) + steps
 
 
 def _span_bytes(call: Call) -> int:

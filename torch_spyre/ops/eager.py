@@ -25,6 +25,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_spyre import knobs
+from torch_spyre._inductor.planned_sizes import exact_plans
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.decompositions import optimisers
 from torch_spyre.decompositions.host_ops import reason
@@ -44,24 +45,24 @@ def compile_op(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     _check_dtypes(op, args)
     lowered_calls.follow_knobs()
     entry = lowered_calls.key(op, args, kwargs)
-    kin = None if entry is None else Kin.of(op, args, kwargs)
+    sized = None if entry is None else SizedCall.of(op, args, kwargs)
     known = None if entry is None else lowered_calls.load(entry)
     if known is not None:
-        if kin is not None:
-            kin.family.note(kin.call)
+        if sized is not None:
+            sized.family.note(sized.call)
         return _recalled(op, args, kwargs, known)
-    found = None if kin is None else kin.family.recall(kin.tensors, kin.call)
+    found = None if sized is None else sized.family.recall(sized.tensors, sized.call)
     if found is not None:
         return found
     if in_trace_of(op):
         raise _unsupported(op, "PyTorch has no abstract form of it")
     outcome: list[Any] = []
-    chosen = {k.name: knobs.get(k.name) for k in knobs.TABLE if k.group == "compiler"}  # another thread has others
+    chosen = knobs.planning()  # another thread has others
 
     def work() -> None:
         try:
             with knobs.patch(**chosen):
-                outcome.append((True, _planned(op, args, kwargs, entry, kin)))
+                outcome.append((True, _planned(op, args, kwargs, entry, sized)))
         except BaseException as error:  # re-raised below, in the caller's thread
             outcome.append((False, error))
 
@@ -117,34 +118,32 @@ def _flattened(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[li
 
 
 @dataclass
-class Kin:
-    """A call, and the calls that differ from it in sizes only."""
+class SizedCall:
+    """A call with its sizes, and the family of calls that differ from it in sizes only."""
 
     family: families.Family
     tensors: list[torch.Tensor]
     call: varying_sizes.Call
 
     @staticmethod
-    def of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Kin | None:
+    def of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> SizedCall | None:
         family = families.family_of(op, args, kwargs)
         if family is None:
             return None
         tensors = _tensors(op, args, kwargs)
-        return Kin(family, tensors, varying_sizes.seen(tensors))
+        return SizedCall(family, tensors, varying_sizes.seen(tensors))
 
 
-def _planned(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | None, kin: Kin | None) -> Any:
+def _planned(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | None, sized: SizedCall | None) -> Any:
     """A plan for the bucket of the call, if it is not the first of its kind, else for its own sizes."""
-    if kin is None:
+    if sized is None:
         return _compile(op, args, kwargs, entry)
-    plan, reason = kin.family.make(kin.tensors, kin.call, functools.partial(lower_for_sizes, op, args, kwargs))
-    kin.family.note(kin.call)
+    plan, reason = sized.family.make(sized.tensors, sized.call, functools.partial(lower_for_sizes, op, args, kwargs))
+    sized.family.note(sized.call)
     if plan is not None:
         return plan
     made = _compile(op, args, kwargs, entry)
     if reason:
-        from torch_spyre._inductor.dynamic.launcher import exact_plans  # late: start-up
-
         exact_plans[f"eager {op.name()}", op.name(), reason] += 1
     return made
 
@@ -170,9 +169,10 @@ def _one_at_a_time() -> contextlib.AbstractContextManager[Any]:
     """
     if threading.current_thread().name == _THREAD:
         return contextlib.nullcontext()
-    from torch._dynamo.convert_frame import compile_lock
+    from torch._dynamo import convert_frame
 
-    return compile_lock
+    lock: contextlib.AbstractContextManager[Any] = convert_frame.compile_lock
+    return lock
 
 
 class _Resize(Exception):
@@ -340,6 +340,8 @@ def _trace(
         UnsupportedOperatorException,
     )
     from torch.fx.experimental.proxy_tensor import make_fx
+
+    from torch_spyre._inductor import registration  # noqa: F401  # late: start-up (fills the tables)
 
     # The signature does not say which arguments are one tensor, so the trace must not know either: a * a and a * b
     # share a plan. Hence new fakes instead of conversions, which would keep identity and aliasing.

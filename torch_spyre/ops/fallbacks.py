@@ -84,6 +84,7 @@ def reset() -> None:
         _rows.clear()
 
 
+@torch.compiler.disable(reason="the compiler itself, which Dynamo would trace after a graph break")
 def compile_or_run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The eager compiler as the dispatcher sees it: an `_C.EagerPlan`, or ``("result", value)``."""
     with torch._C.DisableTorchFunction():  # a default device is none of our business
@@ -140,16 +141,6 @@ def unregister_fallback(ops: Sequence[Any]) -> None:
 
 def _overloads(op: Any) -> list[Any]:
     return [op] if isinstance(op, torch._ops.OpOverload) else [getattr(op, name) for name in op.overloads()]
-
-
-def hide_from_dynamo(entry: Callable[..., Any]) -> None:
-    """After a graph break Dynamo would trace the compiler itself: this function and all it calls run as they are."""
-    frames = torch._C._dynamo.eval_frame
-    skip = frames._FrameAction.SKIP
-    frames.set_code_exec_strategy(entry.__code__, frames._FrameExecStrategy(skip, skip))
-
-
-hide_from_dynamo(compile_or_run)
 
 
 def _enabled() -> bool:

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # python -m torch_spyre.ops.operators > docs/operators.md
-"""Which ops run on the card and which on the host, and why. The page docs/operators.md is printed from here.
-
-What is not named here runs on the card, or is refused with a reason and then runs on the host; both are counted by
-``torch_spyre.report()``.
-"""
+"""Prints docs/operators.md: which ops run on the card and which on the host, and why."""
 
 from __future__ import annotations
 
+from torch_spyre._inductor import registration  # noqa: F401  (fills the tables)
 from torch_spyre._inductor.lowering.guards import REGISTERED
 from torch_spyre._inductor.lowering.whole_functions import WHOLE
 from torch_spyre.decompositions.host_ops import HOST, HOST_FUNCTIONS

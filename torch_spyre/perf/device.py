@@ -8,7 +8,7 @@ import functools
 import math
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch_spyre.errors import InvalidArgument
@@ -32,6 +32,7 @@ class Device:
     name: str
     description: str
     constants: dict[str, Constant]
+    _values: dict[str, float] = field(init=False, repr=False, compare=False)
 
     def with_values(self, **changes: float) -> Device:
         """A what-if copy: ``device.with_values(memory__bandwidth=300.0)`` (two underscores for the dot)."""
@@ -49,7 +50,7 @@ class Device:
 
     def __getitem__(self, key: str) -> float:
         try:
-            return self._values[key]  # type: ignore[attr-defined]
+            return self._values[key]
         except KeyError:
             raise InvalidArgument(f"device description {self.name} has no constant {key}") from None
 

@@ -64,7 +64,7 @@ def _array(work: Work, batch: int, m: int, n: int, k: int, device: Device) -> fl
     rate = device[_RATES.get(work.format, "pt.macs_fp16")] * device["cores.clock"]
     if work.ways > 1:
         rate *= device["pt.split_k_rate"]
-    fill = min(1.0, (m / 64) ** device["pt.short_rows"])
+    fill = min(1.0, math.pow(m / 64, device["pt.short_rows"]))
     time = macs / rate / fill * (1 + device["pt.reload"])
     if work.inputs[0].cohort == work.cores:
         time *= 1 + device["pt.shared_a"]
@@ -88,9 +88,10 @@ def _cohort(operand: Stream, own: int, other: int, panel: int, device: Device) -
         return 0.0
     once = operand.total / device["memory.bandwidth"]
     if min(own, other) <= panel:
-        return shared_reads(operand, device) * min(1.0, other / panel) ** device["matmul.cohort_narrow"]
+        return shared_reads(operand, device) * math.pow(min(1.0, other / panel), device["matmul.cohort_narrow"])
     passes = other / panel
-    return once * device["matmul.cohort_again"] * passes * (groups - 1) ** device["matmul.cohort_again_power"]
+    again = math.pow(groups - 1, device["matmul.cohort_again_power"])
+    return once * device["matmul.cohort_again"] * passes * again
 
 
 def shared_reads(operand: Stream, device: Device) -> float:
@@ -99,7 +100,7 @@ def shared_reads(operand: Stream, device: Device) -> float:
     if groups <= 1 or not operand.in_memory:
         return 0.0
     once = operand.total / device["memory.bandwidth"]
-    return once * device["matmul.cohort_once"] * (groups - 1) ** device["matmul.cohort_once_power"]
+    return once * device["matmul.cohort_once"] * math.pow(groups - 1, device["matmul.cohort_once_power"])
 
 
 def _layouts(work: Work, batch: int, m: int, n: int, device: Device) -> float:

@@ -114,7 +114,8 @@ class Prediction:
 
     def pass_ns(self, phase: Phase) -> float:
         """One forward pass, and the host: it submits, reads the scores, and sends the next tokens."""
-        return sum(self.blocks[part].ns * n for part, n in phase.counts.items()) + self.host_ns
+        card: float = sum(self.blocks[part].ns * n for part, n in phase.counts.items())
+        return card + self.host_ns
 
     @property
     def host_ns(self) -> float:

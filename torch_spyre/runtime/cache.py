@@ -16,13 +16,13 @@ import json
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch_spyre import files, knobs
+from torch_spyre.perf import device
 from torch_spyre.runtime import spyrecode
 
 log = logging.getLogger("torch_spyre.runtime")
@@ -90,9 +90,9 @@ def compiler_fingerprint() -> str:
     """Hash of everything that decides what a program looks like: compiler sources and instruction tables."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    folders = ("ir", "backend", "perf", "decompositions", "_inductor", "ops", "csrc/card/include")
+    folders = ("ir", "backend", "perf", "decompositions", "patches", "_inductor", "ops", "csrc/card/include")
     files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def", ".toml")]
-    for file in sorted([*files, root / "constants.py", root / "formats.py", Path(__file__)]):
+    for file in sorted([*files, *(root / f"{name}.py" for name in ("constants", "dl16", "formats")), Path(__file__)]):
         digest.update(file.relative_to(root).as_posix().encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -111,13 +111,13 @@ def key(graph_json: str, inputs: Sequence[tuple[Any, ...]]) -> Key:
 
 def planning() -> str:
     """What plans depend on beside compiler and graph: knobs and device."""
-    return repr([(k.name, knobs.get(k.name)) for k in knobs.TABLE if k.group == "compiler"]) + _device()
+    return repr(list(knobs.planning().items())) + _device()
 
 
 def _device() -> str:
     """The description that plans are made for, where it is not the card's own, which the fingerprint holds."""
-    device = sys.modules.get("torch_spyre.perf.device")
-    return "" if device is None or device.assumed() is None else repr(device.assumed())
+    assumed = device.assumed()
+    return "" if assumed is None else repr(assumed)
 
 
 def root() -> Path:

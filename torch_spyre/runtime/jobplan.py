@@ -212,7 +212,7 @@ class JobPlan:
             return b""
         count = math.prod(step.ishape)
         if step.ihandle:
-            return self._pinned[step.ihandle].numpy().tobytes()
+            return bytes(self._pinned[step.ihandle].numpy().tobytes())
         words = [x.untyped_storage().data_ptr() & _CARD_ADDRESS for x in args if isinstance(x, torch.Tensor)]
         if count != len(words):
             shape = list(step.ishape)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_spyre import knobs
 from torch_spyre._inductor.debug import reproducer
-from torch_spyre.errors import NotExpressible, SpyreError, located, reproducer_hint
+from torch_spyre.errors import NotExpressible, SpyreError, find_reproducers_by, located, reproducer_hint
 from torch_spyre.logging_config import ARTIFACTS
 from torch_spyre.runtime import driver
 
@@ -101,6 +101,9 @@ def folder_of(message: str) -> Path | None:
     """Where the kernel that a message of the card speaks of was dumped; None if it was not."""
     found = [origin for origin in _by_origin if f", from {origin}: " in message]
     return _by_origin[max(found, key=len)] if found else None
+
+
+find_reproducers_by(folder_of)
 
 
 class Compilation:
@@ -202,7 +205,8 @@ def _write(entry: KernelRecord, folder: Path) -> None:
 def _logger(artifact: str) -> logging.Logger:
     from torch._logging import getArtifactLogger
 
-    return getArtifactLogger(__name__, artifact)
+    logger: logging.Logger = getArtifactLogger(__name__, artifact)
+    return logger
 
 
 def _logged(artifact: str) -> bool:

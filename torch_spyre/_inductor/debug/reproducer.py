@@ -51,7 +51,6 @@ if __name__ == "__main__":
 def source(graph: Graph, graph_json: str, inputs: Sequence[tuple[Any, ...]], ktir: str | None) -> str:
     """The text of a reproducer."""
     lines = graph_json.replace('{"_":"Buffer"', '\n{"_":"Buffer"').replace('{"_":"Node"', '\n{"_":"Node"')
-    planning = {k.name: knobs.get(k.name) for k in knobs.TABLE if k.group == "compiler"}
     return _TEMPLATE.format(
         name=graph.name,
         file=FILE,
@@ -59,7 +58,7 @@ def source(graph: Graph, graph_json: str, inputs: Sequence[tuple[Any, ...]], kti
         version=__version__,
         graph=_literal(lines),
         inputs="".join(f"    {described!r},\n" for described in inputs),
-        knobs="{\n" + "".join(f"    {name!r}: {value!r},\n" for name, value in planning.items()) + "}",
+        knobs="{\n" + "".join(f"    {name!r}: {value!r},\n" for name, value in knobs.planning().items()) + "}",
         ktir=_literal(ktir) if ktir is not None else "None",
     )
 

@@ -11,7 +11,7 @@ import functools
 import json
 import logging
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -23,10 +23,11 @@ from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
 
 from torch_spyre import _C, knobs
-from torch_spyre._inductor.dynamic.recipe import Given, Recipe, Step, decode_expr, plain
+from torch_spyre._inductor.dynamic.recipe import KernelInput, Recipe, Step, decode_expr, plain
 from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, capacity, factors, least, number
 from torch_spyre._inductor.dynamic.storage import dense, room_of, roomy_layout
 from torch_spyre._inductor.kernel import describe_input, for_offsets
+from torch_spyre._inductor.planned_sizes import exact_plans
 from torch_spyre._inductor.tilegraph.build import Builder, Outside
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre._inductor.tilegraph.tracing import symbol
@@ -37,7 +38,6 @@ log = logging.getLogger("torch_spyre._inductor.dynamic.launcher")
 _CALLS = 1024  # combinations of sizes whose launchers are kept, per kernel
 _GUESSES = 4
 T = TypeVar("T")
-exact_plans: Counter[tuple[str, str, str]] = Counter()  # (kernel, first operation of it, why no bucket) -> plans
 
 
 @dataclass
@@ -227,7 +227,7 @@ class DynamicKernel:
         return _C.spyre_empty_with_layout(list(x.size()), list(x.stride()), x.dtype, layout).copy_(x)
 
     @functools.cached_property
-    def _owners(self) -> dict[str, Given | Step]:
+    def _owners(self) -> dict[str, KernelInput | Step]:
         """Every buffer that is a tensor of its own."""
         owners = [g for g in self.recipe.given if not g.scalar] + [s for s in self.recipe.steps if s.target is None]
         return {o.name: o for o in owners}

@@ -72,7 +72,7 @@ def decode_expr(code: Any, values: Mapping[str, Any]) -> Any:
 
 @functools.cache
 def _function(name: str) -> Callable[..., Any]:
-    found = getattr(functions, name, None) or getattr(sympy, name, None)
+    found: Callable[..., Any] | None = getattr(functions, name, None) or getattr(sympy, name, None)
     if found is None:
         raise UnsupportedOp(f"a size computed with {name} is not known to dynamic shapes")
     return found
@@ -253,8 +253,8 @@ class Step:
 
 
 @dataclass
-class Given:
-    """A buffer that the kernel gets."""
+class KernelInput:
+    """A buffer that each call passes to the kernel."""
 
     name: str
     dtype: str
@@ -269,7 +269,7 @@ class Recipe:
 
     name: str
     symbols: dict[str, int]
-    given: list[Given]
+    given: list[KernelInput]
     steps: list[Step]
     outputs: list[str]
 
@@ -279,7 +279,7 @@ class Recipe:
     @staticmethod
     def from_json(text: str) -> Recipe:
         plain = json.loads(text)
-        plain["given"] = [Given(**g) for g in plain["given"]]
+        plain["given"] = [KernelInput(**g) for g in plain["given"]]
         plain["steps"] = [Step(**s) for s in plain["steps"]]
         return Recipe(**plain)
 
@@ -295,7 +295,7 @@ def record(
         for outside in [*recorder.loaded, *([c.target] if c.target else [])]:
             if outside not in made and outside not in given:
                 dtype, size, stride, scalar = resolve(outside)
-                given[outside] = Given(outside, dtype_name(dtype), _codes(size), _codes(stride), scalar)
+                given[outside] = KernelInput(outside, dtype_name(dtype), _codes(size), _codes(stride), scalar)
         codes = (_codes(c.ranges), _codes(c.reduction_ranges))
         place = (_codes(c.size), _codes(c.stride))
         steps.append(Step(c.name, c.kind, *codes, c.dtype, *place, c.target, c.origin, c.hints, recorder.ops))
@@ -313,7 +313,7 @@ def _codes(sizes: Iterable[Any]) -> list[Any]:
     return [encode_expr(s) for s in sizes]
 
 
-def _symbols(steps: Iterable[Step], given: Iterable[Given]) -> set[str]:
+def _symbols(steps: Iterable[Step], given: Iterable[KernelInput]) -> set[str]:
     found: set[str] = set()
     for s in steps:
         for code in (*s.ranges, *s.reduction_ranges, *s.size, *s.stride):

@@ -14,6 +14,7 @@ from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, canonicalize_dim
 
 from torch_spyre._inductor.lowering.guards import guarded
+from torch_spyre._inductor.lowering.scatter import write
 from torch_spyre.decompositions import custom
 
 aten = torch.ops.aten
@@ -134,17 +135,7 @@ def _put(x: ir.TensorBox, dim: int, index: ir.TensorBox, values: ir.TensorBox, a
     def there(at: Sequence[Any]) -> list[Any]:
         return [*at[:dim], ops.indirect_indexing(places([at[dim]]), limit, wrap_neg=False), *at[dim + 1 :]]
 
-    scatter = ir.Scatter(
-        device=x.get_device(),
-        dtype=x.get_dtype(),
-        inner_fn=values.make_loader(),
-        ranges=values.get_size(),
-        output_indexer=there,
-        scatter_mode="atomic_add" if accumulate else None,
-    )
-    written = ir.ComputedBuffer(name=None, layout=ir.MutationLayoutSHOULDREMOVE(whole), data=scatter)
-    written.name = V.graph.register_buffer(written)
-    V.graph.register_operation(written)
+    write(whole, values.make_loader(), values.get_size(), there, accumulate)
     return done(whole)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import sympy
 import torch
@@ -22,8 +21,7 @@ from torch._inductor.lowering import lowerings, mutate_to, register_lowering, to
 from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from torch_spyre._inductor.lowering.guards import overloads, wrapped
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre._inductor.lowering.guards import makes_spyre, overloads, wrapped
 from torch_spyre.decompositions import custom
 from torch_spyre.errors import Overflow
 
@@ -88,11 +86,22 @@ def _range(x: Any) -> ValueRanges[Any]:
     sizes = [sympy.sympify(n) for n in x.get_size()]
     index = [sympy.Symbol(f"place{i}", integer=True, nonnegative=True) for i in range(len(sizes))]
     places = {p: ValueRanges(0, bound_sympy(n).upper) for p, n in zip(index, sizes, strict=True)}
-    # Layouts that are still open may be read here, as Inductor does where it counts operations.
-    with V.set_ops_handler(_Ranges(places)), mock.patch.object(ir.FlexibleLayout, "allow_indexing", True):
-        found = x.make_loader()(index)
+    found = _evaluate(x, index, _Ranges(places))
     found = getattr(found, "value", found)  # Inductor wraps what handlers return
     return found if isinstance(found, ValueRanges) and (found.is_int or unknown is ANY) else unknown
+
+
+def _evaluate(x: ir.TensorBox, index: list[sympy.Symbol], handler: _Ranges) -> Any:
+    """What the handler makes of the element at `index`. Inductor lets nobody read from a layout that is still open,
+    except where it counts operations: so this is done while it counts those of a function that does this."""
+    found = []
+
+    def count(_: Any) -> None:
+        with V.set_ops_handler(handler):
+            found.append(x.make_loader()(index))
+
+    ir.Pointwise(device=x.get_device_or_error(), dtype=x.get_dtype(), inner_fn=count, ranges=[]).inner_fn_opcount()
+    return found[0]
 
 
 def _inside(*ends: Any) -> bool:
@@ -318,18 +327,17 @@ def _each(packet: Any, in_place: bool) -> Around:
     return around
 
 
-def _check_positions() -> None:
+def _positions(original: Callable[..., Any]) -> Callable[..., Any]:
     """``arange`` knows its ends."""
-    previous = lowerings[prims.iota.default]
 
-    def lower(length: Any, *, start: Any, step: Any, dtype: Any, device: Any, **kwargs: Any) -> Any:
-        if dtype == torch.int64 and torch.device(device).type == DEVICE_NAME and not _symbolic(length, start, step):
+    def lower(length: Any, *, start: Any, step: Any, dtype: Any, **kwargs: Any) -> Any:
+        if dtype == torch.int64 and not _symbolic(length, start, step):
             for end in (start, start + step * (length - 1)) if length else ():
                 if not LEAST <= end <= MOST:
                     raise Overflow(f"arange reaches {end}: the card keeps int64 as int32; make it on the host")
-        return previous(length, start=start, step=step, dtype=dtype, device=device, **kwargs)
+        return original(length, start=start, step=step, dtype=dtype, **kwargs)
 
-    lowerings[prims.iota.default] = lower
+    return lower
 
 
 def register() -> None:
@@ -353,7 +361,7 @@ def register() -> None:
     for name in ("add", "sub", "mul", "neg", "abs", "pow", "addcmul", "copy"):
         wrapped(getattr(aten, f"_foreach_{name}"), _each(getattr(aten, name), in_place=False))
         wrapped(getattr(aten, f"_foreach_{name}_"), _each(getattr(aten, name), in_place=True))
-    _check_positions()
+    wrapped(prims.iota.default, _positions, here=makes_spyre)
 
     @register_lowering(custom.checked, type_promotion_kind=None)
     def checked(result: ir.TensorBox, in_floats: ir.TensorBox, what: str) -> ir.TensorBox:

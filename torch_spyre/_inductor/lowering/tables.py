@@ -26,10 +26,9 @@ from torch._inductor.lowering import (
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
-from torch_spyre._inductor.lowering import moves, order, overflow, whole_functions
-from torch_spyre._inductor.lowering.guards import guarded, overloads, wrapped
+from torch_spyre._inductor.lowering import moves, order, overflow, scatter, whole_functions
+from torch_spyre._inductor.lowering.guards import guarded, makes_spyre, wrapped
 from torch_spyre._inductor.tilegraph.tracing import RANDOM
-from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.decompositions import custom
 from torch_spyre.decompositions.random_words import random_words, words_of_key
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
@@ -146,17 +145,17 @@ def _random(size: Sequence[Any], asm: str, device: torch.device, key: Sequence[i
 
 def _of_element_type(op: Any, position: int) -> None:
     """Numbers that become elements are rounded to the tensor's type first, as PyTorch and fills in place do."""
-    for overload in overloads(op):
-        previous = lowerings[overload]
 
-        def lower(*args: Any, _previous: Callable[..., Any] = previous, **kwargs: Any) -> Any:
-            device, dtype, number = kwargs.get("device"), kwargs.get("dtype"), args[position]
-            if device is not None and torch.device(device).type == DEVICE_NAME and isinstance(number, float):
-                if dtype in (torch.float16, torch.bfloat16):
-                    args = (*args[:position], torch.tensor(number, dtype=dtype).item(), *args[position + 1 :])
-            return _previous(*args, **kwargs)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            dtype, number = kwargs.get("dtype"), args[position]
+            if isinstance(number, float) and dtype in (torch.float16, torch.bfloat16):
+                args = (*args[:position], torch.tensor(number, dtype=dtype).item(), *args[position + 1 :])
+            return original(*args, **kwargs)
 
-        lowerings[overload] = lower
+        return lower
+
+    wrapped(op, around, here=makes_spyre)
 
 
 def _check_inner(a: ir.TensorBox, b: ir.TensorBox) -> None:
@@ -195,7 +194,7 @@ def register() -> None:
     _of_element_type(aten.full, 1)
     _of_element_type(aten.scalar_tensor, 0)
 
-    for part in (moves, order, whole_functions, overflow):
+    for part in (moves, order, scatter, whole_functions, overflow):
         part.register()
 
     @guarded(aten.mm)

@@ -33,7 +33,8 @@ def whole(opfunc: str, dtype: torch.dtype, *parameters: float) -> Callable[..., 
         numbers = [ops.constant(p, torch.float32) for p in parameters]
         return ops.inline_asm_elementwise(x, *numbers, asm=opfunc, dtype=dtype)
 
-    return make_pointwise(scalar)
+    lower: Callable[..., Any] = make_pointwise(scalar)
+    return lower
 
 
 def _gelu(x: ir.TensorBox, approximate: str = "none") -> Any:

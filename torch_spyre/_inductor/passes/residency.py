@@ -2,8 +2,8 @@
 """Division, tiling and scratchpad together: what one assumes, the next must keep.
 
 Division may count on a tile loop to hold a temporary that is larger than LX. If the loop does not come about, the plan
-is made again without that hope, and the cheaper of the two is kept, priced as they really are. Where a node reaches too
-far under any split, the plan is made again with that node's operands laid together.
+is made again without counting on it, and the cheaper of the two is kept, priced as they really are. Where a node
+reaches too far under any split, the plan is made again with that node's operands laid together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run(graph: Graph) -> Graph:
 def _placed(graph: Graph) -> Graph:
     first = graph.clone() if len(graph.nodes) > 1 else graph
     _plan(first, trust_loops=True)
-    if not _disappointed(first):
+    if not _misses_a_loop(first):
         return first
     _plan(graph, trust_loops=False)
     return first if price(first) <= price(graph) else graph
@@ -37,7 +37,7 @@ def _plan(graph: Graph, trust_loops: bool) -> None:
     scratchpad.run(tiling.run(staging.run(handover.run(graph))))
 
 
-def _disappointed(graph: Graph) -> bool:
+def _misses_a_loop(graph: Graph) -> bool:
     """Is a temporary in memory that only a tile loop could have kept in LX?"""
     room = scratchpad.capacity()
     found = scratchpad.residents(graph) if room else {}

@@ -23,7 +23,7 @@ from torch_spyre.ir.plan.tileops import Coord, Term
 
 Coords = tuple[Coord, ...]
 _MAX_RANK = 6  # what the layout rule covers
-COPIES = ("identity", "ReStickifyOpHBM")
+PURE_COPIES = ("identity", "ReStickifyOpHBM")
 
 
 class Rejected(UnsupportedOp):
@@ -119,9 +119,9 @@ class Layouts:
         buffer = self.graph.buffers[node.output.buffer]
         if buffer.layout is None:
             buffer.layout = self._choose(node, buffer)
-        elif node.op not in (*COPIES, "scatter", "scatter_add") and not self._writable(node, buffer):
+        elif node.op not in (*PURE_COPIES, "scatter", "scatter_add") and not self._writable(node, buffer):
             node = self._write_through_copy(node, buffer)
-        if node.op in COPIES:
+        if node.op in PURE_COPIES:
             self._finish_copy(node)
         elif node.op in TABLE_OPS:
             self._finish_table(node)
@@ -142,7 +142,7 @@ class Layouts:
         if host is None:
             raise Rejected(f"{node.name}: result index {node.output.index} does not separate over {buffer.size}")
         everything = list(range(rank))
-        if rank > _MAX_RANK and node.op in COPIES:  # as a fresh tensor of that rank: flat over the range it spans
+        if rank > _MAX_RANK and node.op in PURE_COPIES:  # as a fresh tensor of that rank: flat over the range it spans
             span = 1 + sum((n - 1) * s for n, s in zip(buffer.size, buffer.stride, strict=True))
             return make_layout(Buffer(buffer.name, buffer.dtype, (span,), (1,)), [0])
         if stick == _SPARSE:
@@ -172,7 +172,7 @@ class Layouts:
         """The dim inside the sticks of the result; _SPARSE for one value per stick, "" for no wish."""
         if node.op == "batchmatmul":
             return "n"
-        if node.op in COPIES:
+        if node.op in PURE_COPIES:
             return ""
         sizes, inside = table_sizes(node), {t.dim for t in node.output.index.terms}
         found: list[str] = []

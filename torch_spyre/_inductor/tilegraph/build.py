@@ -460,7 +460,7 @@ class Builder:
 
     def returned(self, value: ir.IRNode) -> str:
         """Name of the buffer behind a result; remembers the view of it that callers get."""
-        name = self.alias.get(value.get_name(), value.get_name())
+        name: str = self.alias.get(value.get_name(), value.get_name())
         layout = value.get_layout()
         seen = (_ints(layout.size), _ints(layout.stride))
         if self.buffer(name).kind == "input":

@@ -284,7 +284,8 @@ class Tracer(DefaultHandler):
 
 
 def _unwrapped(value: Any) -> Expr:
-    return value.value if isinstance(value, OpsValue) else value
+    expr: Expr = value.value if isinstance(value, OpsValue) else value
+    return expr
 
 
 def _inside(buffer: Buffer, index: Index, sizes: dict[str, int]) -> bool:

@@ -10,7 +10,7 @@ one product. Each element is computed by the same operations in the same order, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from torch_spyre import constants
 from torch_spyre.backend.program import assembler as asm
@@ -238,7 +238,7 @@ def _without_unit_dims(inst: Any) -> Instruction:
     """Drops dims of one element."""
     kept = [d for d, extent in enumerate(inst.dims) if not (extent.is_const and extent.cap == 1)]
     if len(kept) == len(inst.dims):
-        return inst
+        return cast(Instruction, inst)
 
     def change(operand: Operand) -> Operand:
         if operand.space in (Space.IMM, Space.SCALAR):
@@ -250,7 +250,7 @@ def _without_unit_dims(inst: Any) -> Instruction:
         changed = replace(changed, mask=sum(1 << i for i, d in enumerate(kept) if inst.mask >> d & 1))
     elif isinstance(changed, asm.IotaInst):
         changed = replace(changed, steps=tuple(inst.steps[d] for d in kept))
-    return changed
+    return cast(Instruction, changed)
 
 
 # -- products ----------------------------------------------------------------------------------------------------------

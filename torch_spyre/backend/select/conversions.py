@@ -53,7 +53,7 @@ def _read_as(op: Any) -> bool:
     """True if every user turns its inputs into fp32 or int32 anyway."""
     given, wanted = element_name(op.operands[0]), element_name(op.results[0])
     if given == "i1":
-        return op.name == "arith.uitofp"
+        return bool(op.name == "arith.uitofp")
     wide = wanted == "f32" or wanted in _WIDE_INTEGERS
     return wide and all(use.operation.name in VECTOR_OPS for use in op.results[0].uses)
 

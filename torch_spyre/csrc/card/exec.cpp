@@ -20,7 +20,8 @@ Executor::Executor() : cores_(kCores) {
       mmap(nullptr, kCores * kLxPitch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw Error("OutOfMemory", "cannot reserve 64 MiB for the scratchpads of a card");
   lx_ = static_cast<std::byte*>(p);
-  // Scratchpads exceed the host's caches: on huge pages its prefetchers run on. A hint, so its failure is none.
+  // Scratchpads exceed the host's caches: the host prefetches across huge pages. Where it has none, this call fails
+  // without harm.
   madvise(lx_, kCores * kLxPitch, MADV_HUGEPAGE);
 }
 

@@ -101,7 +101,7 @@ class KtirParser(Parser):
     def _parse_alias_def(self) -> None:
         alias = self._current_token.text
         if alias not in self._resolved_early:
-            super()._parse_alias_def()
+            super()._parse_alias_def()  # type: ignore[no-untyped-call]
             return
         self._resolved_early.discard(alias)
         self._consume_token()

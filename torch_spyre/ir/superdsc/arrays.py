@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 
+from torch_spyre import dl16
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.ir.superdsc.schema import Geometry
 
@@ -23,8 +24,6 @@ _CODES = {
     "SEN143_FP8": np.uint8,
     "SEN152_FP8": np.uint8,
 }
-_DL16_NAN, _DL16_LARGEST = 0x7FFF, 0x7FFE
-_LARGEST_ROUNDED = 0x4FFF9FFF  # largest fp32 magnitude that rounds to a finite DL16 below the largest code
 _PIECE = 1 << 20
 _FP8 = {"SEN143_FP8": (4, 3, 448.0), "SEN152_FP8": (5, 2, 57344.0)}  # exponent bits, mantissa bits, largest
 
@@ -58,25 +57,8 @@ def encode(values: np.ndarray, format: str) -> np.ndarray:
     codes = np.empty(single.shape, dtype=np.uint16)
     source, target = single.reshape(-1), codes.reshape(-1)
     for start in range(0, source.size, _PIECE):
-        target[start : start + _PIECE] = _encode_dl16(source[start : start + _PIECE])
+        target[start : start + _PIECE] = dl16.encode(source[start : start + _PIECE])
     return codes
-
-
-def _encode_dl16(values: np.ndarray) -> np.ndarray:
-    bits = values.view(np.int32)
-    magnitude = bits & 0x7FFFFFFF
-    code = np.maximum(((magnitude + 0x2000) >> 14) - ((127 - 31) << 9), 0)
-    code = np.where(magnitude > _LARGEST_ROUNDED, _DL16_LARGEST, code)
-    return np.where(np.isnan(values), _DL16_NAN, np.where(bits < 0, code | 0x8000, code)).astype(np.uint16)
-
-
-@cache
-def _dl16_table() -> np.ndarray:
-    code = np.arange(1 << 16)
-    magnitude = code & 0x7FFF
-    value = np.ldexp(1 + (magnitude & 0x1FF) / 512, (magnitude >> 9) - 31)
-    value = np.where(magnitude == 0, 0.0, np.where(magnitude == _DL16_NAN, math.nan, value))
-    return np.where(code >> 15, -value, value)
 
 
 def decode(codes: np.ndarray, format: str) -> np.ndarray:
@@ -88,8 +70,8 @@ def decode(codes: np.ndarray, format: str) -> np.ndarray:
     if format == "IEEE_FP16":
         return codes.view(np.float16).astype(np.float64)
     if format in _FP8:
-        return _fp8_table(format)[codes]
-    return _dl16_table()[codes]
+        return np.asarray(_fp8_table(format)[codes])
+    return dl16.decode(codes)
 
 
 @cache

@@ -8,6 +8,7 @@ import struct
 
 import numpy as np
 
+from torch_spyre import dl16
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
 from torch_spyre.formats import WORD_BYTES
@@ -20,9 +21,6 @@ _INTEGERS = {
     "SENINT16": (-(1 << 15), (1 << 15) - 1, 16),
     "SENINT8": (-128, 127, 8),
 }
-_FP32_TO_DL16_LIMIT = 0x4FFF9FFF  # largest fp32 magnitude that rounds to a finite DL16
-_DL16_LARGEST = 0x7FFE
-_DL16_NAN = 0x7FFF
 
 
 def word_bytes(format: str) -> int:
@@ -43,15 +41,6 @@ def encode(value: float, format: str) -> int:
     if format in _INTEGERS:
         low, high, bits = _INTEGERS[format]
         return int(max(low, min(high, value))) & ((1 << bits) - 1)
-    if format == "SEN169_FP16":
-        bits = int(struct.unpack("<I", struct.pack("<f", value))[0])
-        sign, magnitude = bits >> 31 << 15, bits & 0x7FFFFFFF
-        if math.isnan(value):
-            return _DL16_NAN
-        if magnitude > _FP32_TO_DL16_LIMIT:
-            return sign | _DL16_LARGEST
-        rebased = ((magnitude + 0x2000) >> 14) - ((127 - 31) << 9)
-        return sign | max(rebased, 0)
     return int(arrays.encode(np.array(value), format))
 
 
@@ -67,12 +56,6 @@ def decode(bits: int, format: str) -> float:
         return float(struct.unpack("<f", struct.pack("<I", bits))[0])
     if format in _INTEGERS:
         return bits - (1 << width) if bits > _INTEGERS[format][1] else bits
-    if format == "SEN169_FP16":
-        sign = -1.0 if bits >> 15 else 1.0
-        code = bits & 0x7FFF
-        if code == _DL16_NAN:
-            return math.nan
-        if code == _DL16_LARGEST:
-            return sign * math.inf
-        return sign * (0.0 if code == 0 else math.ldexp(1 + (code & 0x1FF) / 512, (code >> 9) - 31))
+    if format == "SEN169_FP16" and bits & 0x7FFF == dl16.LARGEST_CODE:
+        return -math.inf if bits >> 15 else math.inf
     return float(arrays.decode(np.array(bits, dtype=arrays.code_type(format)), format))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of eager ops for a bucket of sizes.
 
-Enters: a call of an op whose kin, the same but for one size, was seen before, and its lowering with that size as a
-symbol. Leaves: an `_C.BucketPlan`, which serves every size of the bucket without coming here. Programs are those of
+Enters: a call of an op that was called before with another value of one size, and its lowering with that size as
+a symbol. Leaves: an `_C.BucketPlan`, which serves every size of the bucket without coming here. Programs are those of
 `_inductor/dynamic*`: equal to the plan for each size by itself, or refused with a reason.
 """
 

@@ -175,4 +175,4 @@ def _unchanged() -> str:
     from torch_spyre._inductor import config  # late: start-up
 
     values: Any = config
-    return repr([(k.name, values._config[k.name].default) for k in knobs.TABLE if k.group == "compiler"])
+    return repr([(k.name, values._config[k.name].default) for k in knobs.TABLE if k.plans])

@@ -82,7 +82,7 @@ class Fit:
         prior = _PRIOR * np.eye(len(self.names))
         matrix = np.concatenate([jacobian * weights[:, None], prior])
         target = np.concatenate([-errors * weights, prior @ (self.start - self.logs)])
-        return np.linalg.lstsq(matrix, target, rcond=None)[0]
+        return np.asarray(np.linalg.lstsq(matrix, target, rcond=None)[0])
 
     def cost(self, errors: np.ndarray) -> float:
         size = np.abs(errors)

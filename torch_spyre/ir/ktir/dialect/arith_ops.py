@@ -136,7 +136,8 @@ def _conversion(
         parser.parse_punctuation(":")
         value = parser.resolve_operand(operand, parser.parse_type())
         parser.parse_keyword("to")
-        return cls.build(operands=[value], result_types=[parser.parse_type()], attributes=attributes)
+        made: Operation = cls.build(operands=[value], result_types=[parser.parse_type()], attributes=attributes)
+        return made
 
     body = {"verify_": verify_, "parse": classmethod(parse), "__module__": __name__}
     return type(base.__name__, (base,), body)

@@ -352,9 +352,8 @@ def verify_space(name: str, key: str, points: AffineSet, order: AffineMap, symbo
 def view_element_type(tile: SSAValue) -> Attribute | None:
     """Element type of the view under an access tile, if its constructor is visible."""
     base = getattr(tile.owner, "base", None)
-    if base is None or not isinstance(base.type, MemRefType | TensorType):
-        return None
-    return base.type.element_type
+    view: object = None if base is None else base.type
+    return view.element_type if isinstance(view, MemRefType | TensorType) else None
 
 
 def _signless(element: Attribute) -> Attribute:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, DenseArrayBase, IndexType, TensorType, i1, i64
-from xdsl.dialects.utils import parse_dynamic_index_list_without_types, print_dynamic_index_list
+from xdsl.dialects.utils import parse_assignment, parse_dynamic_index_list_without_types, print_dynamic_index_list
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -36,7 +36,7 @@ class ForOp(scf.ForOp):
     """scf.for whose result type may stand without parentheses."""
 
     def verify_(self) -> None:
-        super().verify_()
+        super().verify_()  # type: ignore[no-untyped-call]
         step = _constant(self.step)
         if step is not None and step <= 0:
             raise VerifyException(f"scf.for: the step must be positive, got {step}")
@@ -53,7 +53,7 @@ class ForOp(scf.ForOp):
         carried: list[tuple[Parser.UnresolvedArgument, UnresolvedOperand]] = []
         types: list[Attribute] = []
         if parser.parse_optional_keyword("iter_args"):
-            carried = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: scf.parse_assignment(parser))
+            carried = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_assignment(parser))
             parser.parse_punctuation("->")
             types = parse_types(parser)
         if len(types) != len(carried):
@@ -250,7 +250,7 @@ class ForallOp(IRDLOperation):
         shared: list[tuple[Parser.UnresolvedArgument, UnresolvedOperand]] = []
         types: list[Attribute] = []
         if parser.parse_optional_keyword("shared_outs"):
-            shared = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: scf.parse_assignment(parser))
+            shared = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_assignment(parser))
             parser.parse_punctuation("->")
             types = parse_types(parser)
         outputs = parser.resolve_operands([v for _, v in shared], types, pos)

@@ -184,7 +184,7 @@ class ExpandShapeOp(tensor.ExpandShapeOp):
     def verify_(self) -> None:
         source, result = cast(TensorType, self.src.type), self.result.type
         if source.get_num_dims() or self.reassociation.data:
-            super().verify_()
+            super().verify_()  # type: ignore[no-untyped-call]
         elif set(result.get_shape()) - {1}:
             raise VerifyException(f"tensor.expand_shape: {source} has one element, {result} more")
 

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which changes are made, and when."""
+
+from __future__ import annotations
+
+from torch_spyre.patches import files, inductor, libraries, reports, tensors
+
+# Attributes of torch that hold a function of this package once everything is applied, for people who wonder and for the
+# test.
+PATCHED = frozenset(
+    {
+        "torch.empty",
+        "torch.to_dlpack",
+        "torch._C._to_dlpack",
+        "torch._C._to_dlpack_versioned",
+        "torch.utils.dlpack.to_dlpack",
+        "torch.Tensor.__dlpack__",
+        "torch.Tensor.__dlpack_device__",
+        "torch.Tensor.device_tensor_layout",
+        "torch.Tensor.to",
+        "torch.amp.GradScaler.unscale_",
+        "torch.nn.Module.spyre",
+        "torch.nn.Module.to",
+        "torch.storage.UntypedStorage._set_from_file",
+        "torch.storage.UntypedStorage._write_file",
+        "torch._inductor.fx_passes.fuse_attention._sfdp_params_check",
+        "torch._inductor.lowering.is_gpu",
+        "torch._inductor.scheduler.Scheduler.unfusable_node",
+        "torch._logging._internal._parse_log_settings",
+        "torch._tensor_str._tensor_str",
+    }
+)
+
+
+def apply_to_torch() -> None:
+    """When the device is registered. Nothing of Inductor is imported here."""
+    reports.print_from_host()
+    reports.levels_in_torch_logs()
+    tensors.layout_of_a_tensor()
+    tensors.to_with_layout()
+    tensors.empty_with_layout()
+    tensors.modules_in_matmul_layout()
+    tensors.scale_of_gradients()
+    files.pickle_storages()
+    files.refuse_older_files()
+    files.send_to_processes()
+    files.refuse_dlpack()
+    libraries.safetensors_onto_the_card()
+    libraries.generation_of_transformers()
+    inductor.changes_of_config()
+
+
+def apply_to_inductor() -> None:
+    """When something is first compiled."""
+    inductor.keep_scaled_softmax()
+    inductor.keep_attention()
+    inductor.results_on_the_card()
+    inductor.leave_fusion_to_the_planner()
