@@ -44,7 +44,7 @@ replay: setup
 # Builds with AddressSanitizer beside the plain build, then runs the fuzzer: CASES=1000 for a short run.
 CASES ?= 100000
 test-asan: $(STAMP)
-	$(BIN)/python tests/sanitized.py address tests/unit/fuzz_storage.py --cases $(CASES)
+	$(BIN)/python tests/sanitized.py address tests/support/fuzz_storage.py --cases $(CASES)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from common import ROOT, Figure, finish, interleaved, machine_line
 
 HALF = torch.float16
-KERNELS = ROOT / "tests" / "compiler" / "ktir"
+KERNELS = ROOT / "tests" / "support" / "ktir"
 PAGED_ATTENTION = "paged_attention.mlir"
 
 

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # tests of any folder say `import oracle`
+_HERE = Path(__file__).parent
+sys.path[:0] = [str(_HERE), str(_HERE / "support")]  # tests of any folder say `import oracle`
 
 collect_ignore = ["upstream/data"]  # test files for a runner of their own
 
@@ -21,6 +23,11 @@ collect_ignore = ["upstream/data"]  # test files for a runner of their own
 _SCRATCH = Path(tempfile.mkdtemp(prefix="spyre-tests-"))
 os.environ["SPYRE_CACHE_DIR"] = str(_SCRATCH / "programs")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_SCRATCH / "inductor")
+
+
+# A busy machine draws slowly and computes slowly; neither is a fault.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -36,6 +43,15 @@ def seed() -> Iterator[None]:
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
     yield
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """A command that a test calls in this process may set variables: later tests do not see them."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture

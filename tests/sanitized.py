@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# python tests/sanitized.py address tests/unit/fuzz_storage.py --cases 1000
+# python tests/sanitized.py address tests/support/fuzz_storage.py --cases 1000
 # python tests/sanitized.py undefined -m pytest tests/card
 """Runs a Python program with the native parts built for a sanitizer: address, undefined or thread.
 

@@ -19,7 +19,7 @@ from torch_spyre.backend.program.isa import Access, Space
 from torch_spyre.errors import OutOfBounds, RaceDetected, SpyreError, UninitializedRead
 from torch_spyre.ir.affine import Affine
 
-KERNELS = Path(__file__).parents[1] / "compiler" / "ktir"
+KERNELS = Path(__file__).parents[1] / "support" / "ktir"
 NAMES = ["softmax_rows", "rmsnorm_2x2", "swiglu", "layernorm_blocks", "ring_reduce", "ksplit", "relayout"]
 EXCHANGING = ["rmsnorm_2x2", "swiglu", "ring_reduce", "ksplit", "relayout"]  # one core's data reaches another
 Place = tuple[str, int | None]

@@ -20,7 +20,7 @@ from torch_spyre import _C, knobs
 from torch_spyre._inductor import compile as stages
 from torch_spyre._inductor import config
 from torch_spyre._inductor.kernel import launch_plan
-from torch_spyre.ops import eager_cache
+from torch_spyre.ops.reuse import lowered_calls
 from torch_spyre.perf import device
 from torch_spyre.runtime import cache
 
@@ -49,7 +49,7 @@ PROCESS = """
 def process(programs: Path, inductor: Path, **environment: str) -> dict[str, Any]:
     env = {**os.environ, "SPYRE_CACHE_DIR": str(programs), "TORCHINDUCTOR_CACHE_DIR": str(inductor), **environment}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROCESS)], capture_output=True, text=True, timeout=120, env=env
+        [sys.executable, "-c", textwrap.dedent(PROCESS)], capture_output=True, text=True, timeout=1500, env=env
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -113,7 +113,7 @@ def another_value(row: knobs.Knob) -> Any:
 def keys_of_caches() -> list[object]:
     """What each cache makes of the knobs: programs, plans of eager ops, Inductor's graphs, Dynamo's."""
     portable = config.save_config_portable(ignore_private_configs=False)  # as Inductor asks for it
-    return [cache.key(GRAPH, [LAYOUT]), eager_cache.knobs_word(), portable, config.get_hash()]
+    return [cache.key(GRAPH, [LAYOUT]), lowered_calls.knobs_word(), portable, config.get_hash()]
 
 
 @pytest.mark.parametrize("row", [k for k in knobs.TABLE if k.group == "compiler"], ids=lambda k: k.name)

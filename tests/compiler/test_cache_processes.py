@@ -80,7 +80,7 @@ def process(folder: Path, kinds: str, **environment: str) -> dict[str, Any]:
         [sys.executable, "-c", SCRIPT, kinds],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,
         env={**os.environ, **caches, **environment},
     )
     assert done.returncode == 0, done.stderr

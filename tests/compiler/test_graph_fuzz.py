@@ -2,7 +2,7 @@
 # pytest tests/compiler/test_graph_fuzz.py
 """Random graphs, eager and compiled: each op against the CPU in float64, the fused graph against the unfused by bits.
 
-`python tests/compiler/graph_fuzz.py shrink <seed>` makes a failing one small.
+`python tests/support/graph_fuzz.py shrink <seed>` makes a failing one small.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def test_random_graphs_of_each_kind(first: int) -> None:
 def test_a_second_process_computes_the_same_and_compiles_nothing(tmp_path: Path) -> None:
     seeds = [s for kind in ("plain", "small", "rank", "strided", "aliased") for s in wide(kind, 3, 6)]
     caches = {"SPYRE_CACHE_DIR": str(tmp_path / "programs"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-    script = str(Path(__file__).with_name("graph_fuzz.py"))
+    script = str(Path(__file__).parents[1] / "support" / "graph_fuzz.py")
     found = []
     for _ in range(2):
         command = [sys.executable, script, "bits", *map(str, seeds)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, env={**os.environ, **caches})
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1500, env={**os.environ, **caches})
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout.splitlines()[-1]))
     assert found[0]["bits"] == found[1]["bits"]

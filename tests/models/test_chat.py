@@ -36,7 +36,7 @@ print(json.dumps({
 
 
 def _start() -> dict[str, object]:
-    made = subprocess.run([sys.executable, "-c", START, QUESTION], capture_output=True, text=True, timeout=290)
+    made = subprocess.run([sys.executable, "-c", START, QUESTION], capture_output=True, text=True, timeout=1500)
     assert made.returncode == 0, made.stderr
     return json.loads(made.stdout.splitlines()[-1])
 

@@ -165,7 +165,7 @@ def run_file(program: tuple[str, ...], timed: tuple[str, ...], time_pattern: str
 def ktir_files() -> dict[str, Outcome]:
     sizes = [word for name, value in INTEGERS.items() for word in ("--set", f"{name}={value}")]
     found = {}
-    for path in sorted((TESTS / "compiler" / "ktir").glob("*.mlir")):
+    for path in sorted((TESTS / "support" / "ktir").glob("*.mlir")):
         words = [str(path), *(sizes[:2] if re.search(r"%n\b.*index", path.read_text()) else [])]
         found[path.name] = run_file(
             ("spyre-ktir", "dump", "program", *words), ("spyre-ktir", "time", "-n", "1", *words), r"card: ([\d.,]+) us"
@@ -199,7 +199,7 @@ def main() -> None:
     os.environ["SPYRE_TIMING_ONLY"] = "1"
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.scratch / "inductor")
     os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
-    sys.path[:0] = [str(TESTS), str(TESTS / "compiler"), str(Path(__file__).parent)]
+    sys.path[:0] = [str(TESTS), str(TESTS / "support"), str(Path(__file__).parent)]
     warnings.simplefilter("ignore")
     found: dict[str, dict[str, Outcome]] = {}
     for part, items in (("functions", functions), ("random", random_graphs), ("llama", llama_block)):

@@ -22,7 +22,7 @@ from torch_spyre.errors import InvalidArgument
 def in_child(code: str, **env: str) -> str:
     """Output of a fresh interpreter."""
     run = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=1500
     )
     assert run.returncode == 0, run.stderr
     return run.stdout

@@ -6,11 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import random
-import subprocess
-import sys
-import textwrap
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from processes import run_python
 
 from torch_spyre import _C, knobs
 from torch_spyre.errors import InvalidArgument, InvalidProgram, SpyreError, UnsupportedOp
@@ -36,16 +33,6 @@ def usable_afterwards() -> Iterator[None]:
 
 def half(*size: int) -> torch.Tensor:
     return torch.randn(size).to(FP16)
-
-
-def run_python(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environment},
-    )
 
 
 # Dtypes

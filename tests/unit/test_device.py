@@ -9,29 +9,16 @@ from __future__ import annotations
 import copy
 import gc
 import io
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 import warnings
 
 import pytest
 import torch
+from processes import run_python
 
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 
 FP16 = torch.float16
-
-
-def run_python(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environment},
-    )
 
 
 def test_import_torch_brings_the_device_and_starts_nothing() -> None:

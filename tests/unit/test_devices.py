@@ -22,7 +22,7 @@ def run_python(source: str, **environment: str) -> subprocess.CompletedProcess[s
         [sys.executable, "-c", textwrap.dedent(source)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,
         env={**clean, **environment},
     )
 

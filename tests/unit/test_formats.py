@@ -7,10 +7,6 @@ The table of formats: which dtype is stored how, encode and decode of each, and 
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import oracle
@@ -18,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import run_python
 
 from torch_spyre import _C, dl16
 from torch_spyre._C import DataFormats
@@ -154,14 +151,8 @@ def test_whole_range_travels(dtype: torch.dtype) -> None:
     assert torch.equal(card.to(torch.int64).cpu(), host.long())
 
 
-def run_python(source: str, **environment: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environment},
-    )
+def succeeds(source: str, **environment: str) -> None:
+    done = run_python(source, **environment)
     assert done.returncode == 0, done.stderr
 
 
@@ -180,14 +171,14 @@ WARN = """
 @pytest.mark.parametrize("value", ["0", "false", "OFF"])
 def test_downcast_warning_can_be_switched_off(value: str) -> None:
     off = {"TORCH_SPYRE_DOWNCAST_WARN": value}
-    run_python(WARN.format(first="assert not torch.spyre.get_downcast_warning()", count=0), **off)
-    run_python(WARN.format(first="torch.spyre.set_downcast_warning(True)", count=1), **off)
+    succeeds(WARN.format(first="assert not torch.spyre.get_downcast_warning()", count=0), **off)
+    succeeds(WARN.format(first="torch.spyre.set_downcast_warning(True)", count=1), **off)
 
 
 def test_int64_warns_once() -> None:
-    run_python(WARN.format(first="assert torch.spyre.get_downcast_warning()", count=1))
-    run_python(WARN.format(first="torch.spyre.set_downcast_warning(False)", count=0))
-    run_python(WARN.format(first="torch.spyre.get_device_dtype(torch.int64)", count=1))
+    succeeds(WARN.format(first="assert torch.spyre.get_downcast_warning()", count=1))
+    succeeds(WARN.format(first="torch.spyre.set_downcast_warning(False)", count=0))
+    succeeds(WARN.format(first="torch.spyre.get_device_dtype(torch.int64)", count=1))
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int8, torch.uint8], ids=str)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # pytest tests/unit/test_fuzz_storage.py
-"""A sample of the storage fuzzer; `python tests/unit/fuzz_storage.py --cases N` runs more."""
+"""A sample of the storage fuzzer; `python tests/support/fuzz_storage.py --cases N` runs more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def test_a_sample() -> None:
-    fuzzer = Path(__file__).with_name("fuzz_storage.py")
+    fuzzer = Path(__file__).parents[1] / "support" / "fuzz_storage.py"
     done = subprocess.run(
         [sys.executable, str(fuzzer), "--cases", "400", "--first", "1000000"], capture_output=True, text=True
     )

@@ -145,7 +145,7 @@ def test_the_table_needs_no_torch() -> None:
         "importlib.import_module('torch_spyre.knobs')\n"
         "assert 'torch' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=1500)
 
 
 def test_page_is_up_to_date() -> None:

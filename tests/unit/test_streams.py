@@ -6,10 +6,6 @@ torch.spyre.Stream and torch.Stream: pools, current stream, order across streams
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 from typing import Any
 
@@ -17,21 +13,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import run_python
 from torch.utils.data import DataLoader, TensorDataset
 
 from torch_spyre.errors import InvalidArgument, Overflow
 
 BIG = (2048, 2048)
-
-
-def run_python(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environment},
-    )
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+# pytest tests/ops/test_refused_dtypes.py
+"""What PyTorch refuses for the dtypes of its tensors the card refuses with the same words, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+F = torch.nn.functional
+
+
+def bools(device: str) -> torch.Tensor:
+    return torch.tensor([[True, False, True]], device=device)
+
+
+def whole(device: str) -> torch.Tensor:
+    return torch.tensor([[3, -1, 2]], device=device)
+
+
+REFUSED: dict[str, Callable[[str], object]] = {
+    "abs": lambda d: bools(d).abs(),
+    "abs_": lambda d: bools(d).abs_(),
+    "mul_ by a number": lambda d: bools(d).mul_(2),
+    "mul_ by a float": lambda d: whole(d).mul_(0.5),
+    "add_ with alpha": lambda d: bools(d).add_(whole(d)),
+    "floor": lambda d: bools(d).floor(),
+    "fmod": lambda d: bools(d).fmod(bools(d)),
+    "pow": lambda d: bools(d).pow(bools(d)),
+    "shift": lambda d: torch.bitwise_left_shift(bools(d), bools(d)),
+    "relu": lambda d: F.relu(bools(d)),
+    "frac": lambda d: whole(d).frac(),
+    "logaddexp": lambda d: torch.logaddexp(whole(d), whole(d)),
+    "softmax": lambda d: whole(d).softmax(-1),
+    "var": lambda d: whole(d).var(),
+    "mm": lambda d: bools(d).mm(bools(d).T),
+    "median": lambda d: bools(d).median(),
+    "topk beyond one": lambda d: bools(d).topk(3),
+    "argmax": lambda d: bools(d).argmax(),
+    "max_pool2d": lambda d: F.max_pool2d(bools(d).reshape(1, 1, 3), (1, 2)),
+}
+TAKEN: dict[str, Callable[[str], torch.Tensor]] = {
+    "mul_": lambda d: bools(d).mul_(bools(d)),
+    "mul_ by a bool": lambda d: bools(d).mul_(True),
+    "mul": lambda d: bools(d) * 2,
+    "sum": lambda d: bools(d).sum(),
+    "topk of int64": lambda d: whole(d).topk(3).values,
+    "clamp": lambda d: whole(d).clamp(0, 2),
+    "where": lambda d: torch.where(bools(d), whole(d).half(), 0.5),
+    "masked_fill": lambda d: whole(d).half().masked_fill(bools(d), 1),
+    "true division": lambda d: whole(d) / 2,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_as_on_the_cpu(name: str) -> None:
+    with pytest.raises(Exception) as expected:
+        REFUSED[name]("cpu")
+    with pytest.raises(type(expected.value)) as actual:
+        REFUSED[name]("spyre")
+    assert str(actual.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_taken_as_on_the_cpu(name: str) -> None:
+    expected, actual = TAKEN[name]("cpu"), TAKEN[name]("spyre")
+    assert actual.dtype == expected.dtype
+    assert torch.equal(actual.cpu(), expected)
