@@ -48,7 +48,8 @@ def _autoload() -> None:
     published.register()
     logging_config.register_with_torch()
     vars(_C)["__getattr__"] = _extension_attribute
-    _C.set_eager_compiler(_compile_op)
+    # As torch.compiler.disable, which would import Dynamo here instead of when an op is first compiled.
+    _C.set_eager_compiler(torch._disable_dynamo(_compile_op))
     _C._set_launch_blocking(knobs.get("launch_blocking"))
 
 

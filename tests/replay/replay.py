@@ -78,6 +78,7 @@ def run_corpus(python: Path, bundles: Path, parts: list[str], result: Path) -> R
         words = [word for part in parts for word in ("--part", part)]
         command = [str(python), str(CORPUS[0]), str(result), "--scratch", scratch, "--bundles", str(bundles), *words]
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        env["PYTHONHASHSEED"] = "0"  # programs name the files that they come from; those of random graphs are hashes
         subprocess.run(command, env=env, cwd=scratch, check=True)
     return json.loads(result.read_text())
 

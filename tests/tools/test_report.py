@@ -7,6 +7,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,3 +93,28 @@ def test_it_prints_and_it_is_data() -> None:
     assert data == report.to_dict()
     assert data["fallbacks"][0]["op"] == "aten.lgamma.default" and data["graph_breaks"][0]["function"] == "broken"
     assert [row.op for row in report] == ["aten.lgamma.default"]  # it is the tuple of its fallbacks too
+
+
+FIRST_OP_UNDER_DYNAMO = """
+import torch
+from torch._dynamo.utils import get_compilation_metrics
+
+def left_to_python(x):
+    with open("/dev/null") as file:
+        file.read()
+        return torch.sin(x) * 3
+
+x = torch.ones(5, 7, dtype=torch.float16).to("spyre")
+torch.compile(lambda x: left_to_python(x).relu(), backend="spyre")(x)
+print(*{m.co_filename for m in get_compilation_metrics()})
+"""
+
+
+def test_dynamo_does_not_trace_the_compiler_itself(tmp_path: Path) -> None:
+    """The first op of a process runs in a frame that Dynamo gave up, while it still watches all frames below."""
+    file = tmp_path / "program.py"
+    file.write_text(FIRST_OP_UNDER_DYNAMO)
+    env = {**os.environ, "SPYRE_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(file)]
