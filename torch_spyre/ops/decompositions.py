@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_spyre import _C
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.constants import DEVICE_NAME, FLOAT16_TOP
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops import (
     bags,
@@ -272,7 +272,7 @@ def _round_decimals(x: Any, *, decimals: int = 0) -> Any:
 
 # The largest numbers of 16-bit floats that the host reads back as finite: 0x5DFF, which float16 holds, and 0x7FFD, the
 # code below the one that stands for infinity.
-_MOST_FINITE = {torch.float16: 65472.0, torch.bfloat16: 8564768768.0}
+_MOST_FINITE = {torch.float16: FLOAT16_TOP, torch.bfloat16: 8564768768.0}
 
 
 def _nan_to_num(x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
@@ -290,6 +290,14 @@ def _nan_to_num(x: Any, nan: float | None = None, posinf: float | None = None, n
     return number.to(x.dtype)
 
 
+def _clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
+    """In 16 bits without PyTorch's detour through fp32: the bounds are operands of x's dtype."""
+    if x.dtype not in _MOST_FINITE:
+        return NotImplemented
+    low = x if min is None else aten.clamp_min(x, min)
+    return low if max is None else aten.clamp_max(low, max)
+
+
 TABLE: dict[Any, Decomposition] = {
     **bags.TABLE,
     **fake_quantize.TABLE,
@@ -305,6 +313,7 @@ TABLE: dict[Any, Decomposition] = {
     **scatters.TABLE,
     aten._safe_softmax.default: safe_softmax,
     aten.addbmm.default: _addbmm,
+    aten.clamp.default: _clamp,
     aten.round.decimals: _round_decimals,
     aten._trilinear.default: _trilinear,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
