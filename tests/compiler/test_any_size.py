@@ -20,6 +20,7 @@ from torch import Tensor
 from torch_spyre import constants
 from torch_spyre._inductor import config, inspect
 from torch_spyre._inductor.passes import compaction, parts, span_loops
+from torch_spyre.ops import fallbacks, order
 
 _SPAN = 32 << 10
 _CORES = 3  # many cores would each stay within the span by themselves
@@ -230,3 +231,36 @@ def test_values_within_a_short_span(name: str, compiled: bool, monkeypatch: pyte
     else:
         (result,) = got
         ROUNDED[name][2](result, *inputs)
+
+
+LONG: dict[str, tuple[Callable[[Tensor], object], Callable[[], Tensor]]] = {
+    "sort": (lambda x: x.sort(stable=True), lambda: places(40, 500).half()),
+    "sort, largest first": (lambda x: x.sort(stable=True, descending=True), lambda: places(40, 300).half()),
+    "sort along another dim": (lambda x: x.sort(dim=1, stable=True), lambda: places(40, 3, 130, 5)),
+    "argsort": (lambda x: x.argsort(), lambda: distinct(0, 300)),
+    "topk": (lambda x: x.topk(7), lambda: distinct(0, 300)),
+    "topk, smallest": (lambda x: x.topk(20, 0, largest=False), lambda: distinct(0, 200, 3)),
+    "topk of most": (lambda x: x.topk(70), lambda: distinct(0, 300)),
+    "median": (lambda x: x.median(0), lambda: distinct(0, 301)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_order_of_more_elements_than_one_instruction_sorts(
+    name: str, planned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order, "MOST", 128)
+    f, make = LONG[name]
+    x = make()
+    with fallbacks.disabled():
+        got = run(f, (x,), compiled=False)
+    for result, want in zip(got, leaves(f(x)), strict=True):
+        check_exact(result, want)
+
+
+def test_nan_is_the_largest_of_a_long_dim(planned: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "MOST", 128)
+    x = distinct(0, 300)
+    x[[7, 150]] = torch.nan
+    values, at = (t.cpu() for t in x.to("spyre").sort(stable=True))
+    assert torch.equal(at, x.argsort(stable=True)) and values[-2:].isnan().all()

@@ -50,6 +50,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def const(value: float | int | bool, dtype: str) -> Expr:
+    if isinstance(value, complex):
+        raise UnsupportedOp(f"the constant {value} has no value as {dtype}: the card has no complex numbers")
     if "int" in dtype and not _INT32[0] <= value <= _INT32[1]:
         raise UnsupportedOp(f"the constant {value} does not fit into 32 bits, which is how the card keeps {dtype}")
     # As a float16 of the host on its way to the card: the next code would read back as infinity.
