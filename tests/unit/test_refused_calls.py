@@ -252,9 +252,11 @@ def test_complex_numbers_for_real_tensors(rows: int) -> None:
             lambda x, y: torch._foreach_addcdiv_([x, y], [x, y], [y, x], value=1j),
             lambda x, y: torch._foreach_addcmul([x, y], [x, y], [y, x], [1j, 2.0]),
             lambda x, y: x.addcmul_(x, y, value=0.5j),
+            lambda x, y: x.add_(y, alpha=1j),
+            lambda x, y: torch.sub(x, y, alpha=1j),
             lambda x, y: x.clamp(min=1j),
             lambda x, y: x.lerp(y, 1j),
             lambda x, y: x.masked_fill(x > 0, 1j),
         ):
-            with pytest.raises(RuntimeError, match="cannot be converted to type"):
+            with pytest.raises(RuntimeError, match=r"cannot be converted to type|must not be a complex number"):
                 call(x, y)
