@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -59,3 +60,23 @@ def fresh_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty program cache for one test; returns its directory."""
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch, fresh_caches: Path) -> Iterator[list[str]]:
+    """Names of the graphs that were planned; starts with nothing known."""
+    from torch_spyre import _C
+    from torch_spyre._inductor import compile as stages
+
+    names: list[str] = []
+    original = stages.compile_graph
+
+    def counting(graph_json: str, inputs: Any, displaced: bool = True) -> Any:
+        made = original(graph_json, inputs, displaced)
+        names.append(made.name)
+        return made
+
+    monkeypatch.setattr(stages, "compile_graph", counting)
+    _C.clear_eager_cache()
+    yield names
+    _C.clear_eager_cache()

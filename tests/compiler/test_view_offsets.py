@@ -38,23 +38,6 @@ def whole(*size: int) -> torch.Tensor:
     return torch.randint(-9, 10, size).to(FP16)
 
 
-@pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch, fresh_caches: Path) -> Iterator[list[str]]:
-    """Names of the kernels that were planned; starts with nothing known."""
-    names: list[str] = []
-    original = stages.compile_graph
-
-    def counting(graph_json: str, inputs: Any, displaced: bool = True) -> Any:
-        made = original(graph_json, inputs, displaced)
-        names.append(made.name)
-        return made
-
-    monkeypatch.setattr(stages, "compile_graph", counting)
-    _C.clear_eager_cache()
-    yield names
-    _C.clear_eager_cache()
-
-
 READS: dict[str, tuple[tuple[int, ...], Callable[[Any, int], Any]]] = {
     "row": ((9, 130), lambda x, i: x[i] + 1),
     "two rows": ((9, 130), lambda x, i: x[i] <= x[i + 1]),

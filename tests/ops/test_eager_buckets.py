@@ -7,7 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import torch_spyre
 from torch_spyre import _C, knobs
-from torch_spyre._inductor import compile as stages
 from torch_spyre._inductor import planned_sizes
 
 FP16 = torch.float16
@@ -65,23 +64,6 @@ PER_SIZE: dict[str, tuple[Make, Op]] = {
     "cast": (lambda n: [half(2, n, 40)], lambda a: a.float()),
     "square mask": (lambda n: [half(2, n, n), half(n, n) > 0], lambda a, m: a.masked_fill(m, -2.0)),
 }
-
-
-@pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch, fresh_caches: Any) -> Iterator[list[str]]:
-    """Names of the graphs that were planned; starts with nothing known."""
-    names: list[str] = []
-    original = stages.compile_graph
-
-    def counting(graph_json: str, inputs: Any, displaced: bool = True) -> Any:
-        made = original(graph_json, inputs, displaced)
-        names.append(made.name)
-        return made
-
-    monkeypatch.setattr(stages, "compile_graph", counting)
-    _C.clear_eager_cache()
-    yield names
-    _C.clear_eager_cache()
 
 
 def on_card(op: Op, inputs: Sequence[torch.Tensor]) -> torch.Tensor:

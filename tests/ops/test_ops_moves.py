@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -162,3 +163,52 @@ def test_in_place_writes_by_index() -> None:
     x[index.to("spyre")] = rows.to("spyre")
     want[index] = rows.to("spyre").cpu()
     assert torch.equal(x.cpu(), want)
+
+
+# More dims than an instruction of the card or a transfer has.
+MANY = torch.rand((2, 3, 1, 4) * 3, generator=generator)
+PLACES = torch.randint(0, 4, MANY.shape, generator=generator)
+TWOS = torch.rand((2,) * 12, generator=generator)
+SHUFFLED = (7, 2, 11, 0, 5, 9, 1, 10, 3, 8, 6, 4)
+MANY_DIMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "all": (lambda x: (x > -1).all(), (MANY,)),
+    "amax": (lambda x: x.amax((0, 1, 4, 8, 11)), (MANY,)),
+    "argmax": (lambda x: x.argmax(3), (MANY,)),
+    "flip": (lambda x: x.flip(1, 3), (MANY,)),
+    "gather": (lambda x, i: x.gather(3, i), (MANY, PLACES)),
+    "index_select": (lambda x, i: x.index_select(3, i), (MANY, torch.tensor([1, 0, 3]))),
+    "scatter": (lambda x, i: x.scatter(3, i, -1.0), (MANY, PLACES)),
+    "sort": (lambda x: x.sort(7).values, (MANY,)),
+    "permuted": (lambda x: x.permute(SHUFFLED), (TWOS,)),
+    "permuted_copy": (lambda x: x.permute(SHUFFLED).contiguous(), (TWOS,)),
+    "permuted_maximum": (lambda x: torch.maximum(x.permute(SHUFFLED), x), (TWOS,)),
+    "sliced": (lambda x: x.permute(SHUFFLED)[:, 1:], (TWOS,)),
+}
+
+
+@pytest.mark.parametrize("name", MANY_DIMS)
+def test_twelve_dims(name: str) -> None:
+    function, tensors = MANY_DIMS[name]
+    assert torch.equal(function(*(t.to("spyre") for t in tensors)).cpu(), function(*tensors))
+
+
+def test_sums_over_some_of_twelve_dims() -> None:
+    """In the card's order of addition nothing is said about the host's: whole numbers are exact in any."""
+    whole = (MANY * 100).round()
+    for dims in ((), (1, 3), (0, 2, 4, 5, 7, 9, 11)):
+        assert torch.equal(whole.to("spyre").sum(dims).cpu(), whole.sum(dims))
+    assert torch.equal(whole.to("spyre").cumsum(3).cpu(), whole.cumsum(3))
+    torch.testing.assert_close(MANY.to("spyre"), MANY.to("spyre").clone())
+
+
+def test_copies_of_twelve_dims_in_another_order() -> None:
+    """Between host and card, both ways, where no two dims follow each other on both sides."""
+    card = torch.zeros_like(TWOS, device="spyre")
+    card.permute(SHUFFLED).copy_(TWOS)
+    host = torch.zeros_like(TWOS)
+    host.permute(SHUFFLED).copy_(TWOS)
+    assert torch.equal(card.cpu(), host)
+    back = torch.empty_like(TWOS)
+    back.copy_(card.permute(SHUFFLED))
+    assert torch.equal(back, TWOS)
+    assert torch.equal(TWOS.byte().to("spyre").permute(SHUFFLED).cpu(), TWOS.byte().permute(SHUFFLED))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -211,3 +212,42 @@ def test_nan_to_num_is_finite(dtype: torch.dtype, most: float, mode: str) -> Non
         want = torch.nan_to_num(x.float(), *numbers).clamp(-most, most).to(dtype)
         got = call(x.to("spyre"), *numbers).cpu()
         assert torch.equal(got, want.to("spyre").cpu()) and got.isfinite().all()
+
+
+NUMBER_CALLS: dict[str, Callable[..., Any]] = {
+    "add": lambda x, mask, at, n: x + n,
+    "mul": lambda x, mask, at, n: (x + 1) * n,
+    "maximum": lambda x, mask, at, n: torch.maximum(x, torch.tensor(n, dtype=x.dtype)),
+    "tensor": lambda x, mask, at, n: x + torch.tensor(n),  # a 0-d tensor of the host
+    "clamp": lambda x, mask, at, n: x.clamp(n, n),
+    "masked_fill": lambda x, mask, at, n: x.masked_fill(mask, n),
+    "where": lambda x, mask, at, n: torch.where(mask, n, x),
+    "pad": lambda x, mask, at, n: torch.nn.functional.pad(x, (1, 2), value=n),
+    "index_fill": lambda x, mask, at, n: x.index_fill(0, at, n),
+    "scatter": lambda x, mask, at, n: x.scatter(0, at, n),
+    "full": lambda x, mask, at, n: torch.full_like(x, n),
+    "equal": lambda x, mask, at, n: torch.full_like(x, n) == n,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NUMBER_CALLS)
+def test_finite_numbers_stay_finite_in_float16(name: str, mode: str) -> None:
+    """65504 as a number is what it is in a host tensor; infinity stays infinity."""
+    torch._dynamo.reset()
+    function = NUMBER_CALLS[name]
+    call = torch.compile(function, dynamic=False) if mode == "compiled" else function
+    tensors = torch.zeros(5, dtype=torch.float16), torch.tensor([True, False, True, True, False]), torch.tensor([0, 3])
+    on_card = [t.to("spyre") for t in tensors]
+    for number in (65504.0, -65504.0, 65488.0, 65472.0, 1e4):
+        want = function(*tensors, number)
+        got = call(*on_card, number).cpu()
+        assert torch.equal(got, want.to("spyre").cpu()), number
+        assert got.isfinite().all()
+    assert torch.equal(call(*on_card, math.inf).cpu(), function(*tensors, math.inf))
+
+
+def test_float32_operands_keep_numbers_of_float16_exactly() -> None:
+    x, number = torch.full((3,), 2.0), torch.tensor(65504.0, dtype=torch.float16)
+    assert torch.equal((x.to("spyre") * number).cpu(), x * number)
+    assert torch.equal((x.to("spyre") * 65504.0).cpu(), x * 65504.0)

@@ -242,3 +242,21 @@ def test_the_question_draws_no_random_numbers() -> None:
     torch.empty(5, device="spyre").random_(0, 9)
     F.dropout(ones(11, device="spyre"))
     assert torch.equal(torch.default_generator.get_state(), before)
+
+
+@pytest.mark.parametrize("rows", [2, 2000])  # calls of large tensors are checked by shapes only
+def test_complex_numbers_for_real_tensors(rows: int) -> None:
+    for device in ("cpu", "spyre"):
+        x, y = (torch.ones(rows, 200, device=device) for _ in range(2))
+        for call in (
+            lambda x, y: torch._foreach_addcdiv_([x, y], [x, y], [y, x], value=1j),
+            lambda x, y: torch._foreach_addcmul([x, y], [x, y], [y, x], [1j, 2.0]),
+            lambda x, y: x.addcmul_(x, y, value=0.5j),
+            lambda x, y: x.add_(y, alpha=1j),
+            lambda x, y: torch.sub(x, y, alpha=1j),
+            lambda x, y: x.clamp(min=1j),
+            lambda x, y: x.lerp(y, 1j),
+            lambda x, y: x.masked_fill(x > 0, 1j),
+        ):
+            with pytest.raises(RuntimeError, match=r"cannot be converted to type|must not be a complex number"):
+                call(x, y)

@@ -43,6 +43,8 @@ NAMED: dict[str, tuple[Callable[..., object], Sizes]] = {
     "weight of 800 MiB": (F.linear, [(64, 32768), (12800, 32768)]),
     "weight of 384 MiB": (F.linear, [(64, 4096), (49152, 4096), (49152,)]),
     "long sort": (lambda x: x.sort(), [(600_000,)]),
+    "longer sort": (lambda x: x.sort(), [(17_000_000,)]),
+    "longest topk": (lambda x: x.topk(5), [(150_000_000,)]),
     "repeat": (lambda x: x.float().repeat(2, 1)[7:] + 1, [(20000, 513)]),
     "flip": (lambda x: x.flip(1), [(65536, 2048)]),
     "roll": (lambda x: x.roll(3, 1), [(65536, 2048)]),

@@ -42,5 +42,5 @@ def test_a_function_compiles() -> None:
 def test_a_ktir_file_runs() -> None:
     a, b = torch.arange(4096).remainder(7).half(), torch.arange(4096).remainder(5).half()
     c = torch.zeros(4096, dtype=torch.float16, device="spyre")
-    ktir.load(ADD)(a.to("spyre"), b.to("spyre"), c)
+    ktir.load(ADD).run("vector_add", a.to("spyre"), b.to("spyre"), c)
     assert torch.equal(c.cpu(), a + b)

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from bad_files import endless, fifo, nested
 
 from torch_spyre import _C, files
 from torch_spyre.errors import InvalidProgram
@@ -84,20 +85,6 @@ def test_swapped_entries_do_not_exchange_results(
                 assert torch.equal(op().cpu(), right)
         assert caplog.text.count("it is the entry") == 2 and caplog.text.count("compiling again") == 2
         assert all(path.exists() for path in (first, second)), "made again"
-
-
-def fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def nested(path: Path) -> None:
-    path.write_text("[" * 100_000 + "]" * 100_000)
-
-
-def endless(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
 
 
 def folder(path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from bad_files import endless, fifo, nested
 from test_device_launch import FP32, N, memory
 
 from torch_spyre import _C, runtime
@@ -381,20 +381,6 @@ def test_damaged_files(folder: Path, pair: list[torch.Tensor]) -> None:
     (folder / "kernel.json").unlink()
     with pytest.raises(InvalidProgram, match=r"cannot read .*program\.bin"):
         runtime.prepare_kernel(folder)
-
-
-def fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def nested(path: Path) -> None:
-    path.write_text("[" * 100_000 + "]" * 100_000)
-
-
-def endless(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
 
 
 @pytest.mark.parametrize("name", ["kernel.json", "program.bin", "spyrecode.json"])

@@ -50,6 +50,21 @@ def test_sizes_that_no_storage_has(name: str) -> None:
     assert (torch.ones(3, device="spyre") + 1).tolist() == [2, 2, 2]
 
 
+EMPTY: dict[str, Callable[[str], torch.Tensor]] = {
+    "empty": lambda d: torch.empty(2, 5, 1 << 60, 0, device=d),
+    "empty_strided": lambda d: torch.empty_strided((2, 5, 1 << 60, 0), (8, 3, 8, 8), dtype=torch.bool, device=d),
+    "resize_": lambda d: torch.empty(0, device=d).resize_(2, 5, 1 << 60, 0),
+    "set_": lambda d: on_itself(torch.empty(0, device=d), 0, (2, 5, 1 << 60, 0), (1, 1, 1, 1)),
+    "copy": lambda d: torch.empty_strided((2, 5, 1 << 60, 0), (1, 1, 1, 1), device=d).cpu(),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_no_elements_although_other_sizes_are_large(name: str) -> None:
+    card, host = (EMPTY[name](device) for device in ("spyre", "cpu"))
+    assert (card.shape, card.stride(), card.numel()) == (host.shape, host.stride(), 0)
+
+
 def test_a_refused_resize_changes_nothing() -> None:
     x = torch.arange(6.0).to("spyre").reshape(2, 3)
     for size in ((HUGE,), (1 << 40, 1 << 40), (1 << 35,)):

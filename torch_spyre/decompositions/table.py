@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_spyre.constants import FLOAT16_TOP
 from torch_spyre.decompositions import (
     embedding_bags,
     fake_quantize,
@@ -17,6 +18,7 @@ from torch_spyre.decompositions import (
     grid_sampling,
     losses,
     optimisers,
+    order,
     pooling,
     random_words,
     recurrent,
@@ -237,7 +239,7 @@ def _round_decimals(x: Any, *, decimals: int = 0) -> Any:
 
 # The largest numbers of 16-bit floats that the host reads back as finite: 0x5DFF, which float16 holds, and 0x7FFD, the
 # code below the one that stands for infinity.
-_MOST_FINITE = {torch.float16: 65472.0, torch.bfloat16: 8564768768.0}
+_MOST_FINITE = {torch.float16: FLOAT16_TOP, torch.bfloat16: 8564768768.0}
 
 
 def _nan_to_num(x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
@@ -255,6 +257,14 @@ def _nan_to_num(x: Any, nan: float | None = None, posinf: float | None = None, n
     return number.to(x.dtype)
 
 
+def _clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
+    """In 16 bits without PyTorch's detour through fp32: the bounds are operands of x's dtype."""
+    if x.dtype not in _MOST_FINITE:
+        return NotImplemented
+    low = x if min is None else aten.clamp_min(x, min)
+    return low if max is None else aten.clamp_max(low, max)
+
+
 TABLE: dict[Any, Decomposition] = {
     **embedding_bags.TABLE,
     **fake_quantize.TABLE,
@@ -262,6 +272,7 @@ TABLE: dict[Any, Decomposition] = {
     **grid_sampling.TABLE,
     **losses.TABLE,
     **optimisers.DECOMPOSITIONS,
+    **order.TABLE,
     **pooling.TABLE,
     **random_words.TABLE,
     **recurrent.TABLE,
@@ -270,6 +281,7 @@ TABLE: dict[Any, Decomposition] = {
     **scatters.TABLE,
     aten._safe_softmax.default: safe_softmax,
     aten.addbmm.default: _addbmm,
+    aten.clamp.default: _clamp,
     aten.round.decimals: _round_decimals,
     aten._trilinear.default: _trilinear,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,

@@ -44,7 +44,7 @@ _OF_THE_HOST = re.compile(
 _DTYPES = re.compile(
     r"not implemented for '(Bool|Byte|Char|Short|Int|Long)'|can't be cast to the desired output type|Found dtype"
     r"|does not support bool|Boolean inputs not supported|only support floating point|Unsupported input type"
-    r"|out tensor to have dtype"
+    r"|out tensor to have dtype|cannot be converted to type \w+(::\w+)? without overflow|must not be a complex number"
 )
 # Of tensors that are too large to be computed with, one element per dim tells whether these take their dtypes. Besides
 # the pointwise ones.

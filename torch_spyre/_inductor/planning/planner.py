@@ -66,6 +66,15 @@ COMPUTED = (
 )
 
 
+def _scalar_kind(dtype: str) -> str:
+    """How the launcher converts a number: "i" to an integer, "f" to fp32, "h" as well, but as an operand of float16."""
+    return "i" if "int" in dtype else "h" if dtype == "float16" else "f"
+
+
+def _scalar_format(kind: str) -> str:
+    return "IEEE_INT32" if kind == "i" else "IEEE_FP32"
+
+
 @dataclass(frozen=True)
 class InputSpec:
     """What planning needs to know of one input tensor. A launch scalar has no layout."""
@@ -82,7 +91,7 @@ class Plan:
     kernel: Kernel
     graph: Graph
     bindings: tuple[tuple[str, int], ...]
-    scalars: tuple[tuple[int, str], ...]  # (input index, "f" or "i")
+    scalars: tuple[tuple[int, str], ...]  # (input index, kind: see `_scalar_kind`)
     outputs: tuple[Buffer, ...]  # freshly allocated results, in order
     pool_bytes: int
     displaced: bool = False  # may a launch move the inputs as `_C.view_start` says?
@@ -143,7 +152,7 @@ class _Finalizer:
             self.graph.name,
             tuple(self.args),
             ops,
-            scalars=tuple("IEEE_FP32" if kind == "f" else "IEEE_INT32" for _, kind in self.scalars),
+            scalars=tuple(_scalar_format(kind) for _, kind in self.scalars),
             cores=knobs.get("sencores"),
             loops=self._loops(),
             lx_scratch_base=self._lx_top(),
@@ -166,7 +175,7 @@ class _Finalizer:
             buffer = self.graph.buffers[name]
             if buffer.kind == "scalar":
                 self.scalar_of[name] = len(self.scalars)
-                self.scalars.append((i, "i" if "int" in buffer.dtype else "f"))
+                self.scalars.append((i, _scalar_kind(buffer.dtype)))
             elif name in written | read:
                 access = (Access.READ if name in read else Access(0)) | (Access.WRITE if name in written else Access(0))
                 self._arg(name, ("input", i), access)
@@ -231,7 +240,7 @@ class _Finalizer:
             coords = next(accesses)
             if value.buffer in self.scalar_of:
                 index = self.scalar_of[value.buffer]
-                inputs.append(LaunchScalar(index, "IEEE_FP32" if self.scalars[index][1] == "f" else "IEEE_INT32"))
+                inputs.append(LaunchScalar(index, _scalar_format(self.scalars[index][1])))
             else:
                 inputs.append(self._access(node, value, coords))
         output = self._access(node, node.output, next(accesses))

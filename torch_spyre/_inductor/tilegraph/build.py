@@ -19,7 +19,7 @@ from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import hints
 from torch_spyre._inductor.debug import provenance
-from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name
+from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name, is_float
 from torch_spyre._inductor.tilegraph.forward import forward_copies
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import BASE, Index
@@ -400,19 +400,21 @@ class Builder:
     def cast(self, x: Expr, dtype: str) -> Expr:
         return cast(x, dtype, self._as_float_scalar)
 
-    def _as_float_scalar(self, x: Expr) -> Expr | None:
+    def _as_float_scalar(self, x: Expr, dtype: str) -> Expr | None:
         if not isinstance(x.leaf, Load) or self.buffers[x.leaf.buffer].kind != "scalar":
             return None
-        return Expr("load", "float32", leaf=Load(self._float_scalar(x.leaf.buffer), Index()))
+        return Expr("load", "float32", leaf=Load(self._float_scalar(x.leaf.buffer, dtype), Index()))
 
-    def _float_scalar(self, name: str) -> str:
-        """The launch scalar `name` as fp32: an integer one is passed a second time, converted by the launcher."""
-        buffer = self.buffers[name]
-        if "int" not in buffer.dtype:
+    def _float_scalar(self, name: str, dtype: str) -> str:
+        """The launch scalar `name` as an operand of a float dtype. The launcher converts an integer, and a number that
+        float16 holds and the card's format does not: such a scalar is passed a second time."""
+        form = "float16" if dtype == "float16" else "float32"
+        held = self.buffers[name].dtype
+        if held == form or (form == "float32" and is_float(held) and held != "float16"):
             return name
-        twin = f"{name}_float"
+        twin = f"{name}_{form}"
         if twin not in self.buffers:
-            self.buffers[twin] = Buffer(twin, "float32", (), (), "scalar")
+            self.buffers[twin] = Buffer(twin, form, (), (), "scalar")
             self.inputs.append(twin)
             self.source[twin] = name
         return twin

@@ -7,12 +7,14 @@ computed in int32 and wrapped, as PyTorch does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from torch_spyre._inductor.tilegraph.graph import Const, Value
+from torch_spyre.constants import FLOAT16_TOP
 from torch_spyre.errors import UnsupportedOp
 
 SIXTEEN_BIT = ("float16", "bfloat16", "bool")
@@ -21,6 +23,7 @@ BITS = {"int64": 32, "int32": 32, "int16": 16, "int8": 8, "uint8": 8}  # of the 
 NARROW = ("int16", "int8", "uint8")
 _CONVERTIBLE = (*SIXTEEN_BIT, *BITS, "float32", "float8_e4m3fn", "float8_e5m2fnuz")
 _INT32 = (-(2**31), 2**31 - 1)
+_FLOAT16_INFINITE = 65520.0  # from here on float16 has infinity
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,13 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def const(value: float | int | bool, dtype: str) -> Expr:
+    if isinstance(value, complex):
+        raise UnsupportedOp(f"the constant {value} has no value as {dtype}: the card has no complex numbers")
     if "int" in dtype and not _INT32[0] <= value <= _INT32[1]:
         raise UnsupportedOp(f"the constant {value} does not fit into 32 bits, which is how the card keeps {dtype}")
+    # As a float16 of the host on its way to the card: the next code would read back as infinity.
+    if dtype == "float16" and FLOAT16_TOP < abs(value) < _FLOAT16_INFINITE:
+        value = math.copysign(FLOAT16_TOP, value)
     return Expr("const", dtype, leaf=Const(value, dtype))
 
 
@@ -56,11 +64,11 @@ def is_float(dtype: str) -> bool:
     return "float" in dtype
 
 
-def cast(x: Expr, dtype: str, float_scalar: Callable[[Expr], Expr | None] = lambda x: None) -> Expr:
-    """x in another dtype. `float_scalar` gives an integer launch scalar as a float one."""
+def cast(x: Expr, dtype: str, float_scalar: Callable[[Expr, str], Expr | None] = lambda x, dtype: None) -> Expr:
+    """x in another dtype. `float_scalar` gives a launch scalar as one of a float dtype."""
     if x.dtype == dtype:
         return x
-    scalar = float_scalar(x) if is_float(dtype) else None
+    scalar = float_scalar(x, dtype) if is_float(dtype) else None
     if scalar is not None:
         return Expr("load", dtype, leaf=scalar.leaf)
     if isinstance(x.leaf, Const):

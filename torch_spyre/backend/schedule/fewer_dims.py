@@ -1,21 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tile instructions of tensors with many dims: a dim that is cut has two, and an instruction has no more than eight.
 
-Enters: an instruction that computes or copies element by element. Leaves: the same with dims of one step left out, and
-dims that follow each other in every operand as one.
+Enters: an instruction. Leaves: the same with dims of one step left out, and dims that follow each other in every
+operand as one. The dim along which an instruction scans, sorts or searches stays as it is, and where the order of
+elements decides (sums, the last write of a scatter), only dims that follow each other there too become one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
+from typing import Any
 
-from torch_spyre.backend.program.instructions import CopyInst, Extent, Instruction, LayoutMap, Operand, VopInst
+from torch_spyre.backend.program.instructions import (
+    ArgReduceInst,
+    CopyInst,
+    DimMap,
+    Extent,
+    GatherInst,
+    IndexOperand,
+    Instruction,
+    IotaInst,
+    LayoutMap,
+    Operand,
+    ReduceInst,
+    RingSumInst,
+    ScanInst,
+    ScatterInst,
+    SortInst,
+    VopInst,
+)
 from torch_spyre.backend.program.isa import MAX_DIMS
 
+Maps = tuple[DimMap, ...] | LayoutMap
+Change = Callable[[Maps], Maps | None]  # None: it cannot be done
 
-def fewer_dims(inst: Instruction) -> Instruction:
-    while isinstance(inst, (VopInst, CopyInst)) and len(inst.dims) > MAX_DIMS:
+# The fields of an instruction that have a map for each dim. A product has three dims by nature.
+_FIELDS: dict[type[Instruction], tuple[str, ...]] = {
+    VopInst: ("out", "inputs"),
+    CopyInst: ("out", "input"),
+    ReduceInst: ("out", "input"),
+    RingSumInst: ("out", "input"),
+    GatherInst: ("out", "table", "indices"),
+    ScatterInst: ("table", "source", "indices"),
+    IotaInst: ("out", "steps"),
+    ScanInst: ("out", "source"),
+    ArgReduceInst: ("out_index", "out_value", "source"),
+    SortInst: ("out_value", "out_index", "source"),
+}
+
+
+def fewer_dims(inst: Any) -> Any:
+    while type(inst) in _FIELDS and len(inst.dims) > MAX_DIMS:
         shorter = _without_single(inst) or _joined(inst)
         if shorter is None:
             break
@@ -23,54 +61,86 @@ def fewer_dims(inst: Instruction) -> Instruction:
     return inst
 
 
-def _operands(inst: VopInst | CopyInst) -> list[Operand]:
-    return [inst.out, *inst.inputs] if isinstance(inst, VopInst) else [inst.out, inst.input]
-
-
-def _rebuilt(inst: VopInst | CopyInst, dims: list[Extent], operands: list[Operand]) -> VopInst | CopyInst:
-    if isinstance(inst, VopInst):
-        return replace(inst, dims=tuple(dims), out=operands[0], inputs=tuple(operands[1:]))
-    return replace(inst, dims=tuple(dims), out=operands[0], input=operands[1])
-
-
-def _without_single(inst: VopInst | CopyInst) -> VopInst | CopyInst | None:
+def _without_single(inst: Any) -> Any:
     for at, extent in enumerate(inst.dims):
-        if extent.is_const and extent.affine.const == 1:
-            operands = [_without(operand, at) for operand in _operands(inst)]
-            return _rebuilt(inst, [*inst.dims[:at], *inst.dims[at + 1 :]], operands)
+        if extent.is_const and extent.affine.const == 1 and at != getattr(inst, "dim", None):
+            return _changed(inst, at, list(inst.dims), partial(_without, at=at))
     return None
 
 
-def _without(operand: Operand, at: int) -> Operand:
-    maps = operand.maps
-    if isinstance(maps, LayoutMap):
-        return replace(operand, maps=replace(maps, strides=(*maps.strides[:at], *maps.strides[at + 1 :])))
-    return replace(operand, maps=(*maps[:at], *maps[at + 1 :]))
-
-
-def _joined(inst: VopInst | CopyInst) -> VopInst | CopyInst | None:
+def _joined(inst: Any) -> Any:
     """The first two dims of which one continues the other everywhere, as one dim in the place of the inner one."""
     for outer, inner in permutations(range(len(inst.dims)), 2):
-        if not (inst.dims[outer].is_const and inst.dims[inner].is_const):
+        if not (inst.dims[outer].is_const and inst.dims[inner].is_const and _may_join(inst, outer, inner)):
             continue
         steps = inst.dims[inner].affine.const
-        operands = [_continued(operand, outer, inner, steps) for operand in _operands(inst)]
-        found = [operand for operand in operands if operand is not None]
-        if len(found) == len(operands):
-            dims = list(inst.dims)
-            dims[inner] = Extent.of(steps * inst.dims[outer].affine.const)
-            return _rebuilt(inst, [*dims[:outer], *dims[outer + 1 :]], found)
+        dims = list(inst.dims)
+        dims[inner] = Extent.of(steps * inst.dims[outer].affine.const)
+        found = _changed(inst, outer, dims, partial(_continued, outer=outer, inner=inner, steps=steps))
+        if found is not None:
+            return found
     return None
 
 
-def _continued(operand: Operand, outer: int, inner: int, steps: int) -> Operand | None:
-    maps = operand.maps
+def _may_join(inst: Any, outer: int, inner: int) -> bool:
+    if getattr(inst, "dim", None) in (outer, inner):
+        return False
+    if isinstance(inst, ScatterInst):
+        return outer + 1 == inner
+    if not isinstance(inst, ReduceInst):
+        return True
+    reduced = [inst.mask >> i & 1 for i in range(len(inst.dims))]
+    if reduced[outer] != reduced[inner]:
+        return False
+    return not reduced[outer] or (outer < inner and not any(reduced[outer + 1 : inner]))
+
+
+def _changed(inst: Any, gone: int, dims: list[Extent], change: Change) -> Any:
+    """The instruction without the dim `gone`, its maps changed; None if one of them cannot be."""
+    fields: dict[str, Any] = {}
+    for name in _FIELDS[type(inst)]:
+        value = _of_field(getattr(inst, name), change)
+        if value is NotImplemented:
+            return None
+        fields[name] = value
+    if isinstance(inst, ReduceInst):
+        low = (1 << gone) - 1
+        fields["mask"] = inst.mask & low | inst.mask >> 1 & ~low
+    elif hasattr(inst, "dim"):
+        fields["dim"] = inst.dim - (gone < inst.dim)
+    return replace(inst, dims=(*dims[:gone], *dims[gone + 1 :]), **fields)
+
+
+def _of_field(value: Any, change: Change) -> Any:
+    """A field with its maps changed; NotImplemented if one of them cannot be."""
+    if value is None:
+        return None
+    if isinstance(value, Operand):
+        maps = change(value.maps)
+        return NotImplemented if maps is None else replace(value, maps=maps)
+    if isinstance(value, IndexOperand):
+        operand = _of_field(value.operand, change)
+        return NotImplemented if operand is NotImplemented else replace(value, operand=operand)
+    if value and isinstance(value[0], DimMap):
+        steps = change(value)
+        return NotImplemented if steps is None else steps
+    parts = tuple(_of_field(part, change) for part in value)
+    return NotImplemented if NotImplemented in parts else parts
+
+
+def _without(maps: Maps, at: int) -> Maps:
     if isinstance(maps, LayoutMap):
-        return _without(operand, outer) if maps.strides[outer] == maps.strides[inner] * steps else None
+        return replace(maps, strides=(*maps.strides[:at], *maps.strides[at + 1 :]))
+    return (*maps[:at], *maps[at + 1 :])
+
+
+def _continued(maps: Maps, outer: int, inner: int, steps: int) -> Maps | None:
+    if isinstance(maps, LayoutMap):
+        return _without(maps, outer) if maps.strides[outer] == maps.strides[inner] * steps else None
     if not maps:
-        return operand
+        return maps
     high, low = maps[outer], maps[inner]
     if high.block or (low.block and steps % low.block):
         return None
     reach = low.outer * (steps // low.block) if low.block else low.inner * steps
-    return _without(operand, outer) if high.inner == reach else None
+    return _without(maps, outer) if high.inner == reach else None

@@ -208,6 +208,13 @@ void check_view(const std::vector<int64_t>& size, const std::vector<int64_t>& st
     raise("InvalidArgument", c10::str("a view of ", size.size(), " sizes and ", stride.size(), " strides"));
 }
 
+ScalarSpec parse_scalar(const py::tuple& t) {
+  const auto kind = t[1].cast<std::string>();
+  if (kind != "i" && kind != "f" && kind != "h")
+    raise("InvalidArgument", c10::str("LaunchPlan: a scalar of kind '", kind, "'; the kinds are i, f and h"));
+  return {t[0].cast<int>(), ScalarSpec::Kind{kind[0]}};
+}
+
 std::shared_ptr<LaunchPlan> make_plan(std::shared_ptr<card::Program> program, const std::vector<py::tuple>& bindings,
                                       const std::vector<py::tuple>& outputs, uint64_t pool_bytes,
                                       std::vector<at::Tensor> constants, const std::vector<py::tuple>& scalars,
@@ -223,7 +230,7 @@ std::shared_ptr<LaunchPlan> make_plan(std::shared_ptr<card::Program> program, co
   plan->pool_bytes = pool_bytes;
   plan->displaced = displaced;
   plan->constants = std::move(constants);
-  for (const auto& s : scalars) plan->scalars.push_back({s[0].cast<int>(), s[1].cast<std::string>() == "f"});
+  for (const auto& s : scalars) plan->scalars.push_back(parse_scalar(s));
   for (const auto& s : plan->scalars)
     if (s.input < 0) raise("InvalidArgument", c10::str("LaunchPlan: scalar input ", s.input, " does not exist"));
   plan->check();

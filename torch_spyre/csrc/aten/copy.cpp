@@ -13,7 +13,10 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 #include "device.h"
 #include "dma.h"
@@ -66,6 +69,36 @@ std::shared_ptr<const void> keep_pinned(bool non_blocking, const at::Tensor& par
   return non_blocking && part.is_alias_of(caller) ? pinned_block(part.const_data_ptr()) : nullptr;
 }
 
+constexpr int64_t kDmaDims = 8;
+
+/// Calls `transfer` with views of host and card that together hold all elements and have no more dims than a transfer:
+/// dims that follow each other on both sides become one, and what still has too many goes slice by slice.
+template <typename Transfer>
+void in_few_dims(const at::Tensor& host, const at::Tensor& card, const Transfer& transfer) {
+  if (host.dim() <= kDmaDims) return transfer(host, card);
+  if (host.numel() == 0) return;
+  std::vector<int64_t> order(host.dim());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return card.stride(a) > card.stride(b); });
+  std::vector<int64_t> size, on_host, on_card;
+  for (const int64_t d : order) {
+    const int64_t n = host.size(d), h = host.stride(d), c = card.stride(d);
+    if (n == 1) continue;
+    if (!size.empty() && on_host.back() == h * n && on_card.back() == c * n) {
+      size.back() *= n;
+      on_host.back() = h;
+      on_card.back() = c;
+      continue;
+    }
+    size.push_back(n);
+    on_host.push_back(h);
+    on_card.push_back(c);
+  }
+  const auto a = host.as_strided(size, on_host), b = card.as_strided(size, on_card);
+  if (a.dim() <= kDmaDims) return transfer(a, b);
+  for (int64_t i = 0; i < size[0]; ++i) in_few_dims(a.select(0, i), b.select(0, i), transfer);
+}
+
 void copy_in(const at::Tensor& host, const at::Tensor& dst, bool non_blocking = false) {
   at::assert_no_internal_overlap(dst);
   if (speaks_bytes(dst)) {
@@ -78,8 +111,10 @@ void copy_in(const at::Tensor& host, const at::Tensor& dst, bool non_blocking = 
   auto source = host.resolve_conj().resolve_neg();
   if (!dma_converts(source.scalar_type(), dst.scalar_type())) source = source.to(dst.scalar_type());
   if (source.scalar_type() == at::kLong) check_fits_int32(source);
-  dma_in(source.const_data_ptr(), source.scalar_type(), source.strides(), record, dst.sizes(), dst.strides(),
-         dst.storage_offset(), keep_pinned(non_blocking, source, host));
+  in_few_dims(source, dst, [&](const at::Tensor& from, const at::Tensor& to) {
+    dma_in(from.const_data_ptr(), from.scalar_type(), from.strides(), record, to.sizes(), to.strides(),
+           to.storage_offset(), keep_pinned(non_blocking, from, host));
+  });
 }
 
 void copy_out(const at::Tensor& src, const at::Tensor& host, bool non_blocking = false) {
@@ -91,8 +126,10 @@ void copy_out(const at::Tensor& src, const at::Tensor& host, bool non_blocking =
   const auto& record = record_of(src);
   const bool direct = dma_converts(src.scalar_type(), host.scalar_type()) && !host.is_neg() && !host.is_conj();
   auto target = direct ? host : at::empty(src.sizes(), at::TensorOptions().dtype(src.scalar_type()));
-  dma_out(record, src.sizes(), src.strides(), src.storage_offset(), target.data_ptr(), target.scalar_type(),
-          target.strides(), keep_pinned(non_blocking, target, host));
+  in_few_dims(target, src, [&](const at::Tensor& to, const at::Tensor& from) {
+    dma_out(record, from.sizes(), from.strides(), from.storage_offset(), to.data_ptr(), to.scalar_type(), to.strides(),
+            keep_pinned(non_blocking, to, host));
+  });
   if (!direct) host.copy_(target);
 }
 

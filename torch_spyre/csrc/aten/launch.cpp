@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 
 #include "device.h"
 #include "errors.h"
@@ -55,13 +56,22 @@ T scalar_value(const at::Tensor& t) {
   }
 }
 
-card::Scalar launch_scalar(const Operand& operand, bool is_float) {
+/// A number as operand of float16. Those between the largest that reads back as finite and the first that float16 has
+/// as infinity become the former, as when a host tensor is copied.
+float float16_operand(float value) {
+  constexpr float kTop = 65472, kInfinite = 65520;
+  const float magnitude = std::abs(value);
+  return magnitude > kTop && magnitude < kInfinite ? std::copysign(kTop, value) : value;
+}
+
+card::Scalar launch_scalar(const Operand& operand, ScalarSpec::Kind kind) {
   card::Scalar s{};
-  if (is_float) {
-    s.f = operand.tensor ? scalar_value<float>(*operand.tensor) : static_cast<float>(operand.f);
-  } else {
+  if (kind == ScalarSpec::Kind::integer) {
     s.i = operand.tensor ? scalar_value<int64_t>(*operand.tensor) : operand.i;
+    return s;
   }
+  const float value = operand.tensor ? scalar_value<float>(*operand.tensor) : static_cast<float>(operand.f);
+  s.f = kind == ScalarSpec::Kind::fp16 ? float16_operand(value) : value;
   return s;
 }
 
@@ -206,7 +216,7 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
   c10::SmallVector<card::Scalar, 8> values;
   for (const auto& s : scalars) {
     if (s.input < 0 || s.input >= n_inputs) invalid(c10::str("scalar input ", s.input, " does not exist"));
-    values.push_back(launch_scalar(inputs[s.input], s.is_float));
+    values.push_back(launch_scalar(inputs[s.input], s.kind));
   }
   const std::span<const card::Buffer> bound(buffers.data(), buffers.size());
   const std::span<const card::Scalar> numbers(values.data(), values.size());

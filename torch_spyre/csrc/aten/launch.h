@@ -69,7 +69,7 @@ struct OutputSpec {
 
 struct ScalarSpec {
   int input;
-  bool is_float;
+  enum class Kind : char { integer = 'i', fp32 = 'f', fp16 = 'h' } kind;  // fp16: fp32, an operand of float16
 };
 
 using Outputs = c10::SmallVector<at::Tensor, 4>;

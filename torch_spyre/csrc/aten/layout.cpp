@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -319,10 +320,11 @@ int64_t host_bytes(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarTy
 
 void check_numel(c10::IntArrayRef size) {
   at::detail::check_size_nonnegative(size);
-  int64_t numel = 1;
-  bool overflows = false;
-  for (int64_t n : size) overflows |= c10::mul_overflows(numel, n, &numel);
-  TORCH_CHECK(!overflows, "numel: integer multiplication overflow");
+  // As PyTorch counts: (2, 5, 2^60, 0) has no elements, although the product of its first sizes exceeds int64.
+  uint64_t numel = 0;
+  const bool overflows = c10::safe_multiplies_u64(size, &numel);
+  TORCH_CHECK(!overflows && numel <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
+              "numel: integer multiplication overflow");
 }
 
 std::vector<int64_t> contiguous_strides(c10::IntArrayRef size) {
