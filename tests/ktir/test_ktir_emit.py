@@ -17,7 +17,6 @@ from torch_spyre import ktir
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
 from torch_spyre.ir.ktir.emit.kernel_function import emit
 from torch_spyre.ir.plan.barriers import barriers_before
-from torch_spyre.ir.plan.opfuncs import OPFUNCS, POINTWISE, lookup
 from torch_spyre.ir.plan.tileops import (
     Access,
     Coord,
@@ -29,6 +28,7 @@ from torch_spyre.ir.plan.tileops import (
     Space,
     Term,
 )
+from torch_spyre.optable import OPS, Kind, lookup
 
 rng = np.random.default_rng(7)
 
@@ -118,7 +118,7 @@ ORACLES = {
 
 @pytest.mark.parametrize("op", ORACLES)
 def test_every_pointwise_opfunc(op: str) -> None:
-    inputs = OPFUNCS[op].operands
+    inputs = OPS[op].operands
     kernel = kernels.pointwise_kernel(op, (2, 66), {"d1": 2}, inputs=inputs, cores=2)
     hosts = [np.round(rng.uniform(0.5, 3, size=(2, 66)) * 2) / 2 for _ in range(inputs)]
     if op == "where3":
@@ -132,7 +132,7 @@ def test_every_pointwise_opfunc(op: str) -> None:
 def test_every_known_pointwise_opfunc_has_an_oracle() -> None:
     # See test_ops_pointwise.py and test_ops_random.py.
     integers_only = {"truncdiv", "bit_and", "bit_or", "bit_xor", "bit_not", "shl", "shr", "random"}
-    assert {f.name for f in OPFUNCS.values() if f.kind == POINTWISE} == {*ORACLES, "add"} | integers_only
+    assert {row.name for row in OPS.values() if row.kind is Kind.POINTWISE} == {*ORACLES, "add"} | integers_only
 
 
 def test_constants_keep_their_precision() -> None:

@@ -49,6 +49,7 @@ from torch_spyre.ir.plan.tileops import (
 from torch_spyre.ir.superdsc.canonical import canonical
 from torch_spyre.ir.superdsc.unroll import without_loops
 from torch_spyre.ir.superdsc.writer import scalars_as_tensors
+from torch_spyre.optable import TopK
 from torch_spyre.sdsc import bundle_files, read_bundle, read_kernel, read_sdsc
 
 INT32 = "IEEE_INT32"
@@ -228,7 +229,7 @@ def topk_kernel(op: str, k: int, slices: int) -> Kernel:
     source = operand(memory_tensor("a", (100, 128), 0), ("r", "c"))
     out = operand(memory_tensor("b", (k, 128), 1), ("r", "c"))
     dims = (Dim("r", 100), Dim("c", 128, slices, 128 // slices if slices > 1 else 0))
-    return kernel_of(op, dims, (source,), out, along="r", constants={"k": float(k)})
+    return kernel_of(op, dims, (source,), out, along="r", top=TopK(k))
 
 
 FP8 = "SEN143_FP8"

@@ -19,8 +19,8 @@ from test_sdsc_bundles import layer_norm, looped, one_block, softmax, symbolic_f
 from test_sdsc_ops import CASES
 
 from torch_spyre.errors import SpyreError
-from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.bundle import Bundle, lone
+from torch_spyre.optable import PUBLISHED, Kind, lookup
 from torch_spyre.sdsc import load
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import compile_launch, execute, random_inputs
@@ -93,8 +93,8 @@ def mutate_json(data: Any, draw: random.Random) -> Any:
 
 def random_file(draw: random.Random) -> Any:
     """A file that agrees with itself, whatever it says: any opfunc, dims, orders, sticks, splits, formats, places."""
-    name = draw.choice([*voc.FUNCS, "sumnonstick", "maxnonstick", "meannonstick"])
-    func = voc.lookup(name)
+    name = draw.choice([*PUBLISHED, "sumnonstick", "maxnonstick", "meannonstick"])
+    func = lookup(name, PUBLISHED)
     dims = draw.sample(["mb", "out", "in", "x", "y"], draw.choice([1, 2, 2, 3, 3, 4]))
     units = {d: draw.choice([1, 1, 2, 3, 32, 64, 64, 128]) for d in dims}
     splits = {d: draw.choice([1, 1, 1, 2, 3, 4]) for d in dims}
@@ -105,8 +105,8 @@ def random_file(draw: random.Random) -> Any:
         order = draw.sample(dims, len(dims) if draw.random() < 0.7 else draw.randint(1, len(dims)))
         stick = draw.choice(order) if draw.random() < 0.4 else order[-1]
         lacks = {d: -2 if d == stick else -1 for d in order if draw.random() < 0.15}
-        if func.kind == voc.CAST:
-            format = draw.choice(sorted(voc.CASTS[name][i]))
+        if func.kind is Kind.CAST:
+            format = draw.choice(sorted(func.formats[i]))
         else:
             format = wide if draw.random() < 0.9 else draw.choice([FP16, FP32, FP8, INT32, UINT32])
         gap = {d: draw.choice([1, 64]) for d in order if draw.random() < 0.1}
@@ -114,7 +114,7 @@ def random_file(draw: random.Random) -> Any:
         tensors.append(T(" ".join(order), stick, lacks=lacks, format=format, gap=gap, **place))  # type: ignore[arg-type]
     constants = {n: draw.uniform(-1, 1) for n in func.constants if draw.random() < 0.8}
     mask = {d: draw.randint(1, n) for d, n in sizes.items() if draw.random() < 0.15}
-    reduces = func.kind in (voc.REDUCTION, voc.NORMS)
+    reduces = func.kind in (Kind.REDUCTION, Kind.NORM)
     return sdsc(name, sizes, tensors, splits, constants=constants, mask=mask, accumulate=reduces).to_json()
 
 

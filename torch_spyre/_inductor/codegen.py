@@ -26,7 +26,7 @@ from torch_spyre._inductor.debug import provenance
 from torch_spyre._inductor.dynamic.recipe import Recipe, record
 from torch_spyre._inductor.lowering import node_order
 from torch_spyre._inductor.tilegraph.build import Builder, Computed, describe
-from torch_spyre._inductor.tilegraph.tracing import KEY
+from torch_spyre._inductor.tilegraph.carried import KEY
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
 

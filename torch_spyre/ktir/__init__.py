@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KTIR, the kernel-tile IR: dialect, printer of planned kernels, text in and out.
+"""KTIR files on the card: load one, run its functions on tensors, look at them; the command `spyre-ktir`.
 
-Enters: a planned `tileops.Kernel` (printed by `emit.emit`), or KTIR text from anybody. Leaves: a verified xDSL module
-for `backend/`. Importing this package, `tileops`, `opfuncs` or `barriers` does not import xDSL; the functions below do
-when first called.
-
-`load` is the way in for files of others: it gives a `Module` whose functions run on tensors (docs/ktir.md).
+Enters: KTIR text by anybody. Leaves: a `Module` whose functions run on tensors (docs/ktir.md). The language itself is
+`ir/ktir/`; importing this package does not import xDSL, the functions below do when first called.
 """
 
 from __future__ import annotations

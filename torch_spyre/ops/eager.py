@@ -412,7 +412,7 @@ def _results(op: Any, mutated: Sequence[int | None], lowering: Any) -> Sequence[
 
 def _places(traced: torch.fx.GraphModule, names: Sequence[str]) -> list[int]:
     """The tensor of the call, or the word of a key, that each input of a kernel is."""
-    from torch_spyre._inductor.tilegraph.tracing import KEY  # late: start-up
+    from torch_spyre._inductor.tilegraph.carried import KEY  # late: start-up
 
     order = {p.name: i for i, p in enumerate(n for n in traced.graph.nodes if n.op == "placeholder")}
     words = sorted(name for name in names if name.startswith(KEY))

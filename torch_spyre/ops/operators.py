@@ -9,7 +9,7 @@ from torch_spyre._inductor.lowering.guards import REGISTERED
 from torch_spyre._inductor.lowering.whole_functions import WHOLE
 from torch_spyre.decompositions.host_ops import HOST, HOST_FUNCTIONS
 from torch_spyre.decompositions.table import TABLE
-from torch_spyre.ir.plan.opfuncs import OPFUNCS
+from torch_spyre.optable import OPS
 
 HEAD = """# Operators
 
@@ -21,9 +21,9 @@ tables that the compiler uses. `print(torch_spyre.report())` shows what ran on t
 
 def _device() -> list[str]:
     lines = ["## Device operations", "", "| class | operations |", "|---|---|"]
-    for kind in dict.fromkeys(f.kind for f in OPFUNCS.values()):
-        names = ", ".join(f.name for f in OPFUNCS.values() if f.kind == kind)
-        lines.append(f"| {kind} | {names} |")
+    for kind in dict.fromkeys(row.kind for row in OPS.values()):
+        names = ", ".join(row.name for row in OPS.values() if row.kind is kind)
+        lines.append(f"| {kind.value} | {names} |")
     return lines
 
 

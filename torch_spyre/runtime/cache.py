@@ -90,7 +90,7 @@ def compiler_fingerprint() -> str:
     """Hash of everything that decides what a program looks like: compiler sources and instruction tables."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    folders = ("ir", "backend", "perf", "decompositions", "patches", "_inductor", "ops", "csrc/card/include")
+    folders = ("optable", "ir", "backend", "perf", "decompositions", "patches", "_inductor", "ops", "csrc/card/include")
     files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def", ".toml")]
     for file in sorted([*files, *(root / f"{name}.py" for name in ("constants", "dl16", "formats")), Path(__file__)]):
         digest.update(file.relative_to(root).as_posix().encode())

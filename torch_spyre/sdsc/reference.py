@@ -7,7 +7,7 @@ format of their tensor once per op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,53 +19,11 @@ from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.bundle_rules import holds_result, touched
 from torch_spyre.ir.superdsc.constant_formats import decode
 from torch_spyre.ir.superdsc.schema import Geometry, SuperDSC
+from torch_spyre.optable import OPS, Kind, TopK
 from torch_spyre.sdsc.run import Region, Result, fill, read_slot, region_of, regions
 from torch_spyre.sdsc.slots import INPUT, INTERMEDIATE, LANE, OUTPUT, Launch, Slot, lanes
 
 Array = np.ndarray
-
-
-def _gelu(x: Array) -> Array:
-    from math import erf
-
-    return x * 0.5 * (1 + np.vectorize(erf, otypes=[np.float64])(x / np.sqrt(2.0)))
-
-
-def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
-
-
-UNARY: dict[str, Callable[[Array], Array]] = {
-    "abs": np.abs,
-    "neg": np.negative,
-    "reciprocal": lambda x: 1 / x,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "tanh": np.tanh,
-    "sigmoid": _sigmoid,
-    "relufwd": lambda x: np.maximum(x, 0),
-    "gelufwd": _gelu,
-    "silu": lambda x: x * _sigmoid(x),
-    "floor": np.floor,
-}
-BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "realdiv": np.divide,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "equal": lambda a, b: (a == b) * 1.0,
-    "notequal": lambda a, b: (a != b) * 1.0,
-    "greaterthan": lambda a, b: (a > b) * 1.0,
-    "greaterequal": lambda a, b: (a >= b) * 1.0,
-    "lesserthan": lambda a, b: (a < b) * 1.0,
-    "lesserequal": lambda a, b: (a <= b) * 1.0,
-}
-REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "mean": np.sum, "max": np.max, "min": np.min}
-COMBINE: dict[str, Callable[[Array, Array], Array]] = {"max": np.maximum, "min": np.minimum}
 
 
 @dataclass
@@ -126,7 +84,7 @@ def compare(got: Array, want: Array, slot: Slot) -> float:
     if not a.size or slot.format not in _MANTISSA:
         return float(np.abs(a - b).max(initial=0.0))
     scale = np.maximum(np.abs(b), np.abs(b).mean())
-    if voc.lookup(slot.sdsc.opfunc).kind not in (voc.POINTWISE, voc.COPIES, voc.CAST):
+    if not slot.sdsc.row.element_for_element:
         scale = np.maximum(scale, np.abs(b).max())
     unit = np.ldexp(np.maximum(scale, 1e-30), -_MANTISSA[slot.format])
     slack = 64.0 if slot.format == "IEEE_FP32" else 1.0  # fp32 results show the rounding of fp32 steps
@@ -169,7 +127,7 @@ class _Op:
 
     def __init__(self, machine: Machine, sdsc: SuperDSC) -> None:
         self.machine, self.sdsc = machine, sdsc
-        self.func = voc.lookup(sdsc.opfunc)
+        self.func = sdsc.row
         self.inputs = class_rules.inputs_of(sdsc)
         self.output = sdsc.compute.outputs[0]
         self.dims = list(sdsc.sizes)
@@ -186,8 +144,7 @@ class _Op:
             place, value = self.sdsc.core_slices[core], self.compute(loaded[core], core)
             key = tuple(place[d] for d in self.dims if d not in combined)
             if key in partial:
-                combine = COMBINE.get(voc.base_name(self.sdsc.opfunc), np.add)
-                value = combine(partial[key], value)
+                value = OPS[self.func.combine or "add"].meaning(partial[key], value)
             partial[key] = value
             owner.setdefault(key, core)
         for key, value in partial.items():
@@ -246,45 +203,34 @@ class _Op:
         return tuple(self.dims.index(d) for d in dims)
 
     def compute(self, values: list[Array], core: int) -> Array:
-        name, kind = voc.base_name(self.sdsc.opfunc), self.func.kind
+        kind = self.func.kind
         if self.sdsc.compute.indices:
             return self.gather(values[0], core)
-        if kind == voc.POINTWISE:
-            return self.pointwise(name, self.scalars(values))
-        if kind == voc.REDUCTION:
-            return REDUCE[name](values[0], axis=self.axes(class_rules.reduced_dims(self.sdsc)), keepdims=True)
-        if kind == voc.MATMUL:
+        if kind is Kind.POINTWISE:
+            return self.pointwise(self.scalars(values))
+        if kind is Kind.REDUCTION:
+            reduce = OPS[self.func.reduction].meaning  # a mean is scaled once, when cores have combined their sums
+            return reduce(values[0], axis=self.axes(class_rules.reduced_dims(self.sdsc)), keepdims=True)
+        if kind is Kind.MATMUL:
             return self.matmul(*values)
-        if kind == voc.TOPK:
-            return self.topk(name, values[0])
-        if kind == voc.NORMS:
-            return self.norm(name, values)
+        if kind is Kind.SELECTION:
+            return self.topk(values[0])
+        if kind is Kind.NORM:
+            return self.norm(values)
         return self.scalars(values)[0]
 
     def finish(self, value: Array) -> Array:
         """What happens once after partial results of cores are combined."""
-        name = voc.base_name(self.sdsc.opfunc)
-        if name in ("mean", voc.EXX2):
-            constant = voc.SCALING_FACTOR if name == "mean" else voc.EXX2_SCALE
+        if self.func.scaled_by:
             count = np.prod([self.sdsc.valid(d) for d in class_rules.reduced_dims(self.sdsc)])
-            value = value * self.constant(constant, 1.0 / count)
-        if name == voc.EXX2 and self.constant(voc.ZERO_MEAN, 0.0):
+            value = value * self.constant(self.func.scaled_by, 1.0 / count)
+        if self.func.name == voc.EXX2 and self.constant(voc.ZERO_MEAN, 0.0):
             value = value * np.array([0.0, 1.0])
         return value
 
-    def pointwise(self, name: str, values: list[Array]) -> Array:
-        if name in UNARY:
-            return UNARY[name](values[0])
-        if name in BINARY:
-            return BINARY[name](values[0], values[1])
-        if name == voc.SELECT:
-            return np.where(values[0] != 0, values[1], values[2])
-        if name == "clip":
-            low, high = self.constant("clipMin", -np.inf), self.constant("clipMax", np.inf)
-            return np.minimum(np.maximum(values[0], low), high)
-        beta, threshold = self.constant("softplusBeta", 1.0), self.constant("softplusThresh", 20.0)
-        scaled = values[0] * beta
-        return np.where(scaled > threshold, values[0], np.log1p(np.exp(np.minimum(scaled, threshold))) / beta)
+    def pointwise(self, values: list[Array]) -> Array:
+        given = {**self.func.constants, **self.constants}
+        return self.func.meaning(*values, *(np.asarray(given[name]) for name in self.func.scalars))
 
     def matmul(self, a: Array, b: Array) -> Array:
         roles = class_rules.matmul_roles(self.sdsc)
@@ -303,13 +249,12 @@ class _Op:
         product = np.matmul(left, right)[..., None]  # batch, m, n, k of one
         return np.transpose(product, np.argsort([*batch, m, n, k]))
 
-    def topk(self, name: str, x: Array) -> Array:
+    def topk(self, x: Array) -> Array:
         roles = class_rules.topk_roles(self.sdsc)
         assert not isinstance(roles, str)
         searched, found = self.dims.index(roles[0]), self.dims.index(roles[1]) if roles[1] else None
         count = self.sdsc.valid(roles[1]) if roles[1] else 1
-        order = np.argsort(-x, axis=searched, kind="stable").take(range(count), axis=searched)
-        result = np.take_along_axis(x, order, axis=searched) if name == "topkvalue" else order
+        result = self.func.meaning(x, searched, TopK(count))
         return np.swapaxes(result, searched, found) if found is not None else result
 
     def gather(self, table: Array, core: int) -> Array:
@@ -328,14 +273,9 @@ class _Op:
                 place.append(np.arange(table.shape[axis]).reshape(shape))
         return table[tuple(np.broadcast_arrays(*place))]
 
-    def norm(self, name: str, values: list[Array]) -> Array:
-        if name == voc.EXX2:
-            axes = self.axes(class_rules.reduced_dims(self.sdsc))
-            return np.stack(
-                [np.sum(values[0], axis=axes, keepdims=True), np.sum(values[0] ** 2, axis=axes, keepdims=True)], axis=-1
-            )
-        if name == voc.NORM_SCALE:
-            mean, square = values[0][..., 0], values[0][..., 1]
-            return 1 / np.sqrt(np.maximum(square - mean**2, 0) + self.constant(voc.EPS, 0.0))
-        x, mean, factor, weight, bias = values
-        return (x - mean) * factor * weight + bias
+    def norm(self, values: list[Array]) -> Array:
+        if self.func.reduces:
+            return self.func.meaning(values[0], self.axes(class_rules.reduced_dims(self.sdsc)))
+        if self.func.name == voc.NORM_SCALE:
+            return self.func.meaning(values[0], self.constant(voc.EPS, 0.0))
+        return self.func.meaning(*values)

@@ -17,6 +17,7 @@ from torch_spyre.errors import InvalidArgument
 from torch_spyre.ir.superdsc import arrays, class_rules
 from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.bundle import Bundle
+from torch_spyre.optable import SELECT
 from torch_spyre.runtime import driver
 from torch_spyre.sdsc.slots import INPUT, INTERMEDIATE, OUTPUT, Launch, Slot, bind
 
@@ -114,7 +115,7 @@ def random_inputs(launch: Launch, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def _random(slot: Slot, generator: np.random.Generator) -> np.ndarray:
-    sdsc, func = slot.sdsc, voc.base_name(slot.sdsc.opfunc)
+    sdsc, row = slot.sdsc, slot.sdsc.row
     if slot.tensor in sdsc.compute.indices:
         table = next(t for t in class_rules.inputs_of(sdsc) if sdsc.is_table(t))
         dim = sdsc.gathered(table)[list(sdsc.compute.indices).index(slot.tensor)]
@@ -126,13 +127,13 @@ def _random(slot: Slot, generator: np.random.Generator) -> np.ndarray:
     if slot.lanes > 1:
         values[..., 1] = values[..., 0] ** 2 + 0.5 + np.abs(values[..., 1])
     position = class_rules.inputs_of(sdsc).index(slot.tensor)
-    if func in _POSITIVE or (func == voc.NORM and position == 2):
+    if row.name in _POSITIVE or (row.name == voc.NORM and position == 2):
         values = np.abs(values) + 0.25
-    if func in ("realdiv", "reciprocal") and position == len(class_rules.inputs_of(sdsc)) - 1:
+    if row.name in ("realdiv", "reciprocal") and position == len(class_rules.inputs_of(sdsc)) - 1:
         values = values + np.copysign(np.float32(0.5), values)
-    if func == voc.SELECT and position == 0:
+    if row is SELECT and position == 0:
         values = (values > 0).astype(np.float32)
-    if func.startswith("batchmatmul") and position == 0:
+    if row.is_matmul and position == 0:
         roles = class_rules.matmul_roles(sdsc)
         depth = 1 if isinstance(roles, str) or roles.k is None else sdsc.valid(roles.k)
         values = values / np.float32(math.sqrt(depth))

@@ -32,10 +32,11 @@ from torch_spyre._inductor.dynamic.space import (
 )
 from torch_spyre._inductor.tilegraph import positions
 from torch_spyre._inductor.tilegraph.build import Builder, Computed, Outside
+from torch_spyre._inductor.tilegraph.carried import UNDEFINED, Ranking
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name, is_float
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Position
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre._inductor.tilegraph.tracing import INDIRECT, SCANS, Tracer, symbol
+from torch_spyre._inductor.tilegraph.tracing import INDIRECT, Tracer, symbol
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.plan.tileops import Term
 
@@ -306,7 +307,7 @@ class BucketTracer(Tracer):
         return symbol(name)
 
     def inline_asm_elementwise(self, *inputs: Expr, asm: str, dtype: torch.dtype, **named: Any) -> Expr:
-        if asm == "undefined" and self.builder.filled:
+        if asm == UNDEFINED and self.builder.filled:
             return cast(const(0, "int32"), dtype_name(dtype))
         return super().inline_asm_elementwise(*inputs, asm=asm, dtype=dtype, **named)
 
@@ -332,11 +333,6 @@ class BucketTracer(Tracer):
             value = Expr("where3", value.dtype, (valid, value, filler))
         return super().reduction(dtype, src_dtype, reduction_type, value)
 
-    def scan(self, dtypes: tuple[torch.dtype, ...], combine_fn: Any, values: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """What comes later along the dim does not matter to what comes before."""
-        assert getattr(combine_fn, "opfunc", None) in SCANS
-        return super().scan(dtypes, combine_fn, values)
-
 
 BucketBuilder.tracer = BucketTracer
 
@@ -344,7 +340,7 @@ BucketBuilder.tracer = BucketTracer
 def _kept_whole(step: Step) -> set[int]:
     """Dims that an operation needs as one: columns of a matmul, and all of those that it counts."""
     kinds = [op[2][2] for op in step.ops if op[1] == "reduction"]
-    if any("/" in kind for kind in kinds):
+    if any(Ranking.parse(kind) for kind in kinds):
         return set(range(len(step.ranges)))
     return {len(step.ranges) - 1} if "dot" in kinds else set()
 
@@ -403,7 +399,7 @@ def _ops(ops: Sequence[Any]) -> Iterator[Any]:
 
 
 def _undefined(step: Step) -> bool:
-    return any(op[1] == "inline_asm_elementwise" and op[3].get("asm") == "undefined" for op in step.ops)
+    return any(op[1] == "inline_asm_elementwise" and op[3].get("asm") == UNDEFINED for op in step.ops)
 
 
 def _in_order(whole: Step, written: Sequence[Step]) -> bool:

@@ -20,8 +20,9 @@ from torch._inductor.virtualized import OpsValue, V
 from torch.utils._sympy import functions
 
 from torch_spyre._inductor.tilegraph.build import Computed, Outside
+from torch_spyre._inductor.tilegraph.carried import Draw, Running
 from torch_spyre._inductor.tilegraph.expr import dtype_name
-from torch_spyre._inductor.tilegraph.tracing import KEY, RANDOM, symbol
+from torch_spyre._inductor.tilegraph.tracing import symbol
 from torch_spyre.errors import UnsupportedOp
 
 _INDIRECT = "%"  # first letter of the names of symbols that stand for index values
@@ -109,9 +110,9 @@ class Recorder(DefaultHandler):
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name == "load" and args[0] not in self.loaded:
             self.loaded.append(args[0])
-        if str(kwargs.get("asm", "")).startswith(RANDOM):
-            number = kwargs["asm"].removeprefix(RANDOM)
-            self.loaded += [f"{KEY}{number}_{word}" for word in (0, 1)]
+        draw = Draw.parse(kwargs.get("asm", ""))
+        if draw is not None:
+            self.loaded += draw.keys
         self.count += 1
         self.ops.append([self.count, name, _encode(args), {k: _encode(v) for k, v in kwargs.items()}])
         return _Ref(self.count)
@@ -124,10 +125,9 @@ class Recorder(DefaultHandler):
         return self._items(result, _PARTS[reduction_type]) if reduction_type in _PARTS else result
 
     def scan(self, dtypes: tuple[torch.dtype, ...], combine_fn: Any, values: tuple[Any, ...]) -> tuple[_Ref, ...]:
-        kind = getattr(combine_fn, "opfunc", None)
-        if kind is None:
+        if not isinstance(combine_fn, Running):
             raise UnsupportedOp("a scan with a combining function of its own has no device operation")
-        return self._items(self._default("scan", (dtypes, kind, values), {}), len(dtypes))
+        return self._items(self._default("scan", (dtypes, combine_fn.op, values), {}), len(dtypes))
 
     def indirect_indexing(self, x: Any, size: Any, check: bool = True, wrap_neg: bool = True) -> sympy.Expr:
         if isinstance(x, sympy.Expr):
@@ -189,7 +189,7 @@ class Player:
         if name == "item":
             return plain[0][plain[1]]
         if name == "scan":
-            return handler.scan(plain[0], _combining(plain[1]), plain[2])
+            return handler.scan(plain[0], Running(plain[1]), plain[2])
         result = getattr(handler, name)(*plain, **{k: self._decode(v) for k, v in named.items()})
         if name == "indirect_indexing":
             self.names[f"{_INDIRECT}{number}"] = result
@@ -204,17 +204,6 @@ class Player:
         if kind == "v":
             return self.results[content]
         return getattr(torch, content) if kind == "t" else decode_expr(content, self.names)
-
-
-def _combining(opfunc: str) -> Callable[..., Any]:
-    def combine(*_: Any) -> Any:
-        raise AssertionError("named, not called")
-
-    combine.opfunc = opfunc  # type: ignore[attr-defined]
-    return combine
-
-
-# Recipes
 
 
 @dataclass

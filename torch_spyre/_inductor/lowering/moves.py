@@ -15,6 +15,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, canonicalize_di
 
 from torch_spyre._inductor.lowering.guards import guarded
 from torch_spyre._inductor.lowering.scatter import write
+from torch_spyre._inductor.tilegraph.carried import UNDEFINED
 from torch_spyre.decompositions import custom
 
 aten = torch.ops.aten
@@ -24,7 +25,7 @@ def undefined(size: Sequence[Any], dtype: torch.dtype, device: torch.device) -> 
     """A new buffer that nobody has written yet."""
 
     def inner(index: Sequence[Any]) -> Any:
-        return ops.inline_asm_elementwise(asm="undefined", dtype=dtype)
+        return ops.inline_asm_elementwise(asm=UNDEFINED, dtype=dtype)
 
     made = ir.Pointwise.create(device=device, dtype=dtype, inner_fn=inner, ranges=list(size))
     made.realize()

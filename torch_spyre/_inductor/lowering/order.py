@@ -13,18 +13,10 @@ from torch._inductor.virtualized import V, ops
 from torch._prims_common import canonicalize_dim
 
 from torch_spyre._inductor.lowering.guards import guarded
+from torch_spyre._inductor.tilegraph.carried import Ranking, Running
+from torch_spyre.optable import OPS, Gives
 
 aten = torch.ops.aten
-
-
-def _opfunc(name: str) -> Callable[..., Any]:
-    """A combining function by the name of the card's scan; nobody calls it."""
-
-    def combine(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (ops.add(a[0], b[0]),)
-
-    combine.opfunc = name  # type: ignore[attr-defined]
-    return combine
 
 
 def scan(opfunc: str, x: ir.TensorBox, axis: int) -> ir.TensorBox:
@@ -43,7 +35,7 @@ def scan(opfunc: str, x: ir.TensorBox, axis: int) -> ir.TensorBox:
             ranges=[*size[:axis], *size[axis + 1 :]],
             scan_ranges=[size[axis]],
             size=size,
-            combine_fn=_opfunc(opfunc),
+            combine_fn=Running(opfunc),
             reindex=reindex,
             reduction_hint=ir.ReductionHint.DEFAULT,
             output_index=0,
@@ -97,7 +89,7 @@ def _select(opfunc: str, x: ir.TensorBox, k: int, dim: int, largest: bool) -> ir
     """The k largest (or smallest) along dim in order, or their places: a reduction that leaves k values."""
     size = list(x.get_size())
     load = x.make_loader()
-    dtype = torch.int64 if opfunc == "topkindex" else x.get_dtype()
+    dtype = torch.int64 if OPS[opfunc].gives is Gives.PLACES else x.get_dtype()
 
     def inner(index: Sequence[Any], rindex: Sequence[Any]) -> Any:
         return load([*index[:dim], rindex[0], *index[dim + 1 :]])
@@ -109,7 +101,7 @@ def _select(opfunc: str, x: ir.TensorBox, k: int, dim: int, largest: bool) -> ir
             inner_fn=inner,
             ranges=[*size[:dim], k, *size[dim + 1 :]],
             reduction_ranges=[size[dim]],
-            reduction_type=f"{opfunc}/{dim}/{'descending' if largest else 'ascending'}",
+            reduction_type=str(Ranking(opfunc, dim, ascending=not largest)),
             src_dtype=x.get_dtype(),
             reduction_hint=ir.ReductionHint.DEFAULT,
         )

@@ -28,7 +28,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
 from torch_spyre._inductor.lowering import moves, order, overflow, scatter, whole_functions
 from torch_spyre._inductor.lowering.guards import guarded, makes_spyre, wrapped
-from torch_spyre._inductor.tilegraph.tracing import RANDOM
+from torch_spyre._inductor.tilegraph.carried import Draw
 from torch_spyre.decompositions import custom
 from torch_spyre.decompositions.random_words import random_words, words_of_key
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
@@ -225,7 +225,7 @@ def register() -> None:
 
     @register_lowering(random_words, type_promotion_kind=None)
     def random(size: Sequence[Any], number: int, device: torch.device) -> ir.TensorBox:
-        return _random(size, f"{RANDOM}{number}", device)
+        return _random(size, str(Draw(number)), device)
 
     @register_lowering(words_of_key, type_promotion_kind=None)
     def random_of(size: Sequence[Any], low: ir.TensorBox, high: ir.TensorBox, device: torch.device) -> ir.TensorBox:

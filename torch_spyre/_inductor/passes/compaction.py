@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from torch_spyre import constants
 from torch_spyre._inductor.passes.coordinates import stick_dims
-from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.planning import reach
 from torch_spyre._inductor.planning.layout_rules import Layouts, make_layout
 from torch_spyre._inductor.planning.ownership import apply
@@ -33,7 +32,7 @@ def out_of_reach(graph: Graph) -> set[str]:
     """Nodes of a divided graph that no trips can do, as they are split or on one core."""
     found = set()
     for node in graph.nodes:
-        if node.op not in TABLE_OPS and not node.source and reach.stuck(graph, node) is not None:
+        if not node.row.has_table and not node.source and reach.stuck(graph, node) is not None:
             undivided = replace(node)
             apply(undivided, ())
             if reach.stuck(graph, undivided) is not None:

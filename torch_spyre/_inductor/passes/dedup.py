@@ -75,7 +75,7 @@ def _plain(index: Index, node: Node, out: Buffer) -> bool:
 
 def _key(node: Node) -> tuple[Any, ...]:
     inputs = tuple((v.buffer, v.index.const) if isinstance(v, Load) else repr(v) for v in node.inputs)
-    return node.op, inputs, tuple(sorted(n for _, n in node.dims)), repr(sorted(node.constants.items()))
+    return node.op, inputs, tuple(sorted(n for _, n in node.dims)), repr(sorted(node.constants.items())), node.top
 
 
 def _strides(graph: Graph, twin: Node, node: Node) -> tuple[int, ...] | None:

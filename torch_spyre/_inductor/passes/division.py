@@ -92,8 +92,8 @@ def greedy(graph: Graph, cores: int) -> None:
     producers: dict[str, Node] = {}
     for node in graph.nodes:
         grains = granularity(graph, node)
-        own = _matmul_split(node, grains, cores) if node.op == "batchmatmul" else _spread(node, grains, cores)
-        inherited = None if node.op == "batchmatmul" else _inherit(graph, node, producers, grains, cores)
+        own = _matmul_split(node, grains, cores) if node.row.is_matmul else _spread(node, grains, cores)
+        inherited = None if node.row.is_matmul else _inherit(graph, node, producers, grains, cores)
         if inherited is not None and 2 * inherited[0] >= math.prod(own.values()):
             _apply(node, inherited[1], inherited[2])
         else:

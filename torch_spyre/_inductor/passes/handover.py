@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch_spyre import knobs
-from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.passes.scratchpad import capacity, live_bytes, residents, result_part
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.ownership import (
@@ -143,7 +142,7 @@ def _strangers(graph: Graph, held: Part | None, readers: Sequence[Reader]) -> di
         return {}
     for i, j in readers:
         node, coords = graph.nodes[i], graph.nodes[i].accesses[j]
-        wanted = None if not coords or node.op in TABLE_OPS else part(coords, _sizes(node), split_of(node))
+        wanted = None if not coords or node.row.has_table else part(coords, _sizes(node), split_of(node))
         if wanted is None or not wanted.dense or any(wanted.consts):
             return {}
         if not holds(held, wanted):

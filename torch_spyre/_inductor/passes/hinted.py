@@ -94,7 +94,7 @@ def asked_split(graph: Graph, node: Node, cores: int) -> Split | None:
         left = count
         for tile in tiles_of(node, name):
             dim = next(d for d in node.tiles if d.name == tile)
-            if dim.name in node.fixed() and not (node.op == "batchmatmul" and dim.name == "k"):
+            if dim.name in node.fixed() and not (node.row.is_matmul and dim.name == "k"):
                 if count > 1:
                     raise InvalidArgument(f"work_div {name}={count}: {node.name} ({node.op}) cannot split dim {name}")
                 continue

@@ -19,7 +19,6 @@ from torch_spyre.backend.program.isa import MAX_INDICES
 from torch_spyre.ir.plan.tileops import Coord, Term
 
 INDIRECT = "@"
-TABLE_OPS = ("gather", "scatter", "scatter_add")
 _INT = "int32"
 Compute = Callable[[str, Sequence[Value], str], Value]  # (opfunc, operands, dtype) -> result in a temporary
 

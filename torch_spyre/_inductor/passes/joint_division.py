@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch_spyre._inductor.passes import handover
-from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.planning import candidates
 from torch_spyre._inductor.planning.cost import NodeCost, exchange_ns, least_exchange_ns
 from torch_spyre._inductor.planning.ownership import REPLICA, Part, Split, holds, part, translate, union
@@ -59,7 +58,7 @@ class Problem:
             self.costs.append(_shared_cost(graph, node, known))
             edges = []
             for j, load in enumerate(node.loads()):
-                if load.buffer in written and node.accesses[j] is not None and node.op not in TABLE_OPS:
+                if load.buffer in written and node.accesses[j] is not None and not node.row.has_table:
                     edges.append(Edge(written[load.buffer], j))
                     for p in written[load.buffer]:
                         self.last_use[p] = i
@@ -153,9 +152,9 @@ def _allowed(problem: Problem, source: int, split: Split, target: int, found: Sp
     if copies == 1:
         return True
     node = problem.nodes[target]
-    if problem.pinned[target] or node.op == "batchmatmul" or len(node.tiles) >= MAX_DIMS:
+    if problem.pinned[target] or node.row.is_matmul or len(node.tiles) >= MAX_DIMS:
         return False
-    if any(name == REPLICA for name, _, _ in split) or problem.nodes[source].op == "batchmatmul":
+    if any(name == REPLICA for name, _, _ in split) or problem.nodes[source].row.is_matmul:
         return True
     points = [math.prod(problem.costs[i].sizes.values()) for i in (source, target)]
     return points[1] * copies <= points[0]

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 from torch_spyre import knobs
 from torch_spyre._inductor.passes.coordinates import stick_dims
-from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.planning import candidates
 from torch_spyre._inductor.planning.cost import NodeCost
-from torch_spyre._inductor.planning.layout_rules import CHOICE, PURE_COPIES, Rejected, assign, coordinates, form
+from torch_spyre._inductor.planning.layout_rules import CHOICE, Rejected, assign, coordinates, form
 from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import decompose
+from torch_spyre.optable import RESTICKIFY
 
 Choices = dict[object, str]
 _ROUNDS = 4
@@ -154,7 +154,7 @@ def _price(graph: Graph, node: Node, known: dict[object, float]) -> float:
 def _node_ns(graph: Graph, node: Node, temps: tuple[bool, ...]) -> float:
     cost = NodeCost(graph, node)
     in_lx = sum(1 << i for i, temp in enumerate(temps) if temp)
-    if node.op in PURE_COPIES:
+    if node.row.is_copy:
         in_lx &= (1 << (len(temps) - 1)) - 1
     splits = candidates.alone(node, candidates.granularity(graph, node), knobs.get("sencores"))
     return min(cost.ns(split, in_lx) for split in (*splits, ()))
@@ -183,7 +183,7 @@ def _copies(graph: Graph) -> Iterator[Copy]:
         writers.setdefault(node.output.buffer, []).append(node)
     readers = graph.consumers()
     for node in graph.nodes:
-        if node.op != "ReStickifyOpHBM":
+        if node.row is not RESTICKIFY:
             continue
         (source,) = node.loads()
         wrote = writers.get(source.buffer, [])
@@ -219,7 +219,7 @@ def _ends(graph: Graph, copy: Copy) -> list[Node | None]:
 
 def _free(graph: Graph, node: Node | None) -> bool:
     """May the result of a node have any stick?"""
-    if node is None or node.op in PURE_COPIES or node.op in TABLE_OPS or node.op == "batchmatmul" or node.along:
+    if node is None or node.row.is_copy or node.row.has_table or node.row.is_matmul or node.along:
         return False
     return graph.buffers[node.output.buffer].kind == "temp"
 

@@ -17,12 +17,10 @@ from torch_spyre._inductor.passes.spans import ROUNDING
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Value
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre.constants import STICK_BYTES
-from torch_spyre.ir.plan.opfuncs import REDUCTION, SCAN, lookup
 from torch_spyre.ir.plan.tileops import Term
+from torch_spyre.optable import Kind
 
-_COMBINE = {"sum": "add", "mean": "add", "prod": "mul", "max": "maximum", "min": "minimum",
-            "cumsum": "add", "cumprod": "mul", "cummax": "maximum", "cummin": "minimum"}  # fmt: skip
-_EXTREMES = {"argmax": ("max", "greaterthan", math.inf), "argmin": ("min", "lesserthan", -math.inf)}
+_EXTREMES = {"max": ("greaterthan", math.inf), "min": ("lesserthan", -math.inf)}  # by reduction
 _UNIT = 128  # elements that stay together: whole sticks of any format
 _NARROW = ("float16", "bfloat16")
 _NOTE = "a part of"
@@ -50,10 +48,8 @@ def _sticks(graph: Graph) -> dict[str, int]:
 
 
 def _done_in_parts(graph: Graph, node: Node, sticks: Mapping[str, int]) -> list[Node]:
-    split = {REDUCTION: _reduction, SCAN: _scan}.get(lookup(node.op).kind)
-    if node.op in _EXTREMES:
-        split = _extreme
-    if split is None or not node.loads():  # what is made of constants reaches no memory
+    split = {Kind.REDUCTION: _reduction, Kind.SCAN: _scan, Kind.SELECTION: _extreme}.get(node.row.kind)
+    if split is None or not node.row.reduction or not node.loads():  # what is made of constants reaches no memory
         return [node]
     cut = _cut(graph, node, sticks)
     return [node] if cut is None else split(_Parts(graph, node, sticks, *cut))
@@ -64,7 +60,7 @@ def _cut(graph: Graph, node: Node, known: Mapping[str, int]) -> tuple[str, int] 
     sizes, whole = node.sizes(), dict.fromkeys((*node.reduced, *filter(None, [node.along])))
     (source,) = node.loads()
     narrow = {graph.buffers[v.buffer].dtype for v in (source, node.output)} <= {*_NARROW, "bool"}
-    lanes = 64 if narrow and lookup(node.op).kind != SCAN else 32  # running totals stay fp32
+    lanes = 64 if narrow and node.row.kind is not Kind.SCAN else 32  # running totals stay fp32
     stride = known.get(source.buffer, 1)
     sticks = {t.dim for t in source.index.terms if t.dim in whole and t.scale == stride and t.div == 1}
 
@@ -148,17 +144,17 @@ def _moved(index: Index, dim: str, start: int) -> Index:
 
 def _reduction(parts: _Parts) -> list[Node]:
     node = parts.node
-    combine = _COMBINE[node.op]
+    combine = node.row.combine
     total: Load | None = None
     for start, count in parts.ranges:
         made = parts.temp(parts.kept, parts.wide)
-        parts.partial("sum" if node.op == "mean" else node.op, start, count, made, constants={})
+        parts.partial(node.row.reduction, start, count, made, constants={})
         total = (
             made if total is None else parts.add(combine, parts.kept, (total, made), parts.temp(parts.kept, parts.wide))
         )
     assert total is not None
-    if node.op == "mean":
-        factor = Const(node.constants["scaling_factor"], "float32")
+    if node.row.scaled_by:
+        factor = Const(node.constants[node.row.scaled_by], "float32")
         parts.add("mul", parts.kept, (total, factor), node.output)
     else:
         parts.add(parts.rounding, parts.kept, (total,), node.output)
@@ -167,7 +163,7 @@ def _reduction(parts: _Parts) -> list[Node]:
 
 def _scan(parts: _Parts) -> list[Node]:
     """Each part runs from its own first element; what came before it is added to all of it."""
-    node, combine = parts.node, _COMBINE[parts.node.op]
+    node, combine = parts.node, parts.node.row.combine
     before = tuple(d for d in node.dims if d[0] != parts.dim)
     carry: Load | None = None
     for start, count in parts.ranges:
@@ -193,7 +189,8 @@ def _last(running: Load, dim: str, count: int) -> Load:
 def _extreme(parts: _Parts) -> list[Node]:
     """The first of the greatest: a later part counts only if it holds a greater value. NaN is the greatest of all."""
     node, kept = parts.node, parts.kept
-    reduction, better_than, end = _EXTREMES[node.op]
+    reduction = node.row.reduction
+    better_than, end = _EXTREMES[reduction]
     dtype = parts.graph.buffers[parts.source.buffer].dtype
     place: Load | None = None
     best: Load | None = None

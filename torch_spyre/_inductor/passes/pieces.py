@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Iterable
 
 from torch_spyre._inductor.passes.coordinates import cut_pieces, rewrite
-from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.planning.matmul_dims import role
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose, term_range
@@ -101,7 +100,7 @@ def _sparse(graph: Graph) -> set[str]:
     found: set[str] = set()
     for node in graph.nodes:
         loads = list(node.loads())
-        if node.reduced and node.op != "batchmatmul":
+        if node.reduced and not node.row.is_matmul:
             inner = {t.dim for v in loads for t in v.index.terms if t.scale == 1 and t.div == 1}
             alone = bool(inner) and inner <= set(node.reduced)
         else:
@@ -142,9 +141,9 @@ def _in_stick(buffer: Buffer, axis: int) -> bool:
 
 
 def _may_cut(node: Node, dim: str) -> bool:
-    if node.op in TABLE_OPS or dim in node.reduced or dim == node.along:
+    if node.row.has_table or dim in node.reduced or dim == node.along:
         return False
-    return node.op != "batchmatmul" or role(dim) in "bm"
+    return not node.row.is_matmul or role(dim) in "bm"
 
 
 def _relate_axis(
@@ -159,7 +158,7 @@ def _relate_axis(
             return
         if not whole:
             cuts = [t.div, t.div * t.mod]
-            if node.op != "batchmatmul" or min(c for c in (*cuts, sizes[t.dim]) if c > 1) >= _ROWS:
+            if not node.row.is_matmul or min(c for c in (*cuts, sizes[t.dim]) if c > 1) >= _ROWS:
                 classes.ask((node.name, t.dim), sizes[t.dim], cuts)
     if axis is None or not coord.terms:
         return
@@ -186,7 +185,7 @@ def _drop_wide(graph: Graph, classes: _Classes, cuts: dict[Member, list[int]]) -
             for root in roots:
                 cuts.pop(root, None)
     for node in graph.nodes:
-        if node.op == "batchmatmul":
+        if node.row.is_matmul:
             for dim, size in node.dims:
                 root = classes.find((node.name, dim), size)
                 if role(dim) == "m" and root in cuts and cuts[root][0] < _ROWS:

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from torch_spyre import knobs
-from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.planning.candidates import granularity, in_sums
-from torch_spyre._inductor.planning.cost import COPIES
 from torch_spyre._inductor.planning.ownership import REPLICA, Part, apply, holds, part, split_of, union
 from torch_spyre._inductor.planning.placement import Request, live_ranges, place
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.ir.plan.tileops import Coord
+from torch_spyre.optable import Kind
 
 Coords = tuple[Coord, ...]
 _MOST_TRIPS = 64
@@ -98,13 +97,13 @@ def result_part(node: Node) -> Part | None:
     if written is None or any(name in node.reduced for name, _, _ in split):
         return None
     sizes = {d.name: d.size for d in node.tiles}
-    if "k" in node.constants:
-        sizes[node.along] = int(node.constants["k"])
+    if node.top is not None:
+        sizes[node.along] = node.top.count
     return part(written, sizes, split)
 
 
 def _reads_own(held: Part, reader: Node, coords: Coords | None) -> bool:
-    if coords is None or reader.op in TABLE_OPS:
+    if coords is None or reader.row.has_table:
         return False
     wanted = part(coords, {d.name: d.size for d in reader.tiles}, reader.source or split_of(reader))
     return wanted is not None and holds(held, wanted)
@@ -144,7 +143,7 @@ def live_bytes(
 
 def parent(graph: Graph, node: Node, found: Mapping[str, object]) -> str:
     """The operand whose bytes an elementwise result may take: read at the very coordinates that are written."""
-    if node.reduced or node.along or node.op in (*COPIES, *TABLE_OPS) or node.source or node.output.buffer not in found:
+    if node.row.kind is not Kind.POINTWISE or node.output.buffer not in found:
         return ""
     mine = graph.buffers[node.output.buffer]
     reads = list(zip(node.loads(), node.accesses, strict=False))

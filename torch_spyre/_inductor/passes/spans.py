@@ -25,7 +25,7 @@ ROUNDING = {"float16": "fp32todl16", "bfloat16": "fp32todl16", "float32": "ident
 
 
 def run(graph: Graph) -> Graph:
-    if any(n.op == "batchmatmul" for n in graph.nodes):
+    if any(n.row.is_matmul for n in graph.nodes):
         graph.nodes = [part for node in graph.nodes for part in _parts(graph, node)]
     return graph
 
@@ -65,7 +65,7 @@ def _parts(graph: Graph, node: Node) -> list[Node]:
 def _ways(graph: Graph, node: Node) -> int:
     """In how many parts of k the left operand stays within the span; 1 if it does anyway or the cores can cut k."""
     out = graph.buffers[node.output.buffer]
-    if node.op != "batchmatmul" or node.constants or out.dtype not in ROUNDING or not _plain(node, out):
+    if not node.row.is_matmul or node.constants or out.dtype not in ROUNDING or not _plain(node, out):
         return 1
     sizes, left = node.sizes(), next(node.loads())
     reach = 2 * math.prod(sizes[d] for d in left.index.dims if role(d) in "mk")

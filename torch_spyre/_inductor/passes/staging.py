@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.passes.scratchpad import capacity, live_bytes, residents
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.ownership import REPLICA, Part, Split, apply, merge_replicas, part, split_of
@@ -26,7 +25,7 @@ def run(graph: Graph) -> Graph:
     groups: dict[tuple[str, Part], list[Reader]] = {}
     written = {n.output.buffer: i for i, n in enumerate(graph.nodes)}
     for i, node in enumerate(graph.nodes):
-        if node.op in TABLE_OPS or node.source:
+        if node.row.has_table or node.source:
             continue
         sizes = {d.name: d.size for d in node.tiles}
         for j, (value, coords) in enumerate(zip(node.loads(), node.accesses, strict=False)):

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 from torch_spyre import knobs
 from torch_spyre._inductor.passes.hinted import tiles_of
-from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.passes.scratchpad import Resident, capacity, live_bytes, residents
 from torch_spyre._inductor.planning.candidates import granularity, in_sums
 from torch_spyre._inductor.planning.ownership import REPLICA
@@ -137,7 +136,7 @@ def _best_group(graph: Graph, found: dict[str, Resident], at: int, room: int) ->
     fixed = node.fixed()
     best: tuple[tuple[int, int, int], Group] | None = None
     for dim in node.tiles:
-        if dim.name in fixed or dim.name == REPLICA or dim.extent < 2 or node.op in TABLE_OPS or node.source:
+        if dim.name in fixed or dim.name == REPLICA or dim.extent < 2 or node.row.has_table or node.source:
             continue
         group = _grow(graph, found, at, dim.name)
         if _fit(graph, found, group, room):
@@ -190,7 +189,7 @@ def _joins(graph: Graph, found: dict[str, Resident], group: Group, i: int) -> st
     if not linked:
         return None
     dim = linked.pop()
-    if linked or not dim or dim in node.fixed() or node.loop or node.op in TABLE_OPS or node.source or dim == REPLICA:
+    if linked or not dim or dim in node.fixed() or node.loop or node.row.has_table or node.source or dim == REPLICA:
         return ""
     if (_part_of(node, dim)) != _part_of(*next((graph.nodes[j], d) for j, d in group.dims.items())):
         return ""

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch_spyre._inductor.passes.indirect import TABLE_OPS
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index, decompose
-from torch_spyre.ir.plan.opfuncs import POINTWISE, lookup
 from torch_spyre.ir.plan.tileops import Coord, Term
+from torch_spyre.optable import Kind
 
 
 def run(graph: Graph) -> Graph:
@@ -29,10 +28,10 @@ def run(graph: Graph) -> Graph:
     for node in graph.nodes:
         if graph.buffers[node.output.buffer].kind != "temp" or writes[node.output.buffer] != 1:
             continue
-        if node.op == "identity" and _stable(graph, node, writes):
+        if node.row.is_copy and _stable(graph, node, writes):
             if _look_through(graph, node, readers):
                 gone.add(id(node))
-        elif not node.reduced and not node.along and node.op not in TABLE_OPS and lookup(node.op).kind == POINTWISE:
+        elif node.row.kind is Kind.POINTWISE:
             _shrink(graph, node, readers[node.output.buffer])
     graph.nodes = [n for n in graph.nodes if id(n) not in gone]
     return graph
@@ -83,7 +82,7 @@ def _look_through(graph: Graph, node: Node, readers: dict[str, list[Node]]) -> b
         inputs = list(reader.inputs)
         for i, value in enumerate(inputs):
             if isinstance(value, Load) and value.buffer == out.name:
-                found = None if reader.op in TABLE_OPS else _through(out, value, source.index, axes, reader)
+                found = None if reader.row.has_table else _through(out, value, source.index, axes, reader)
                 if found is None:
                     left.append(reader)
                 else:
@@ -149,7 +148,7 @@ def _shrink(graph: Graph, node: Node, readers: Sequence[Node]) -> None:
     if not idle or not used:
         return
     axes = _axes(node, out)
-    if axes is None or any(r.op in TABLE_OPS for r in readers):
+    if axes is None or any(r.row.has_table for r in readers):
         return
     kept = {axis: dim for axis, dim in axes.items() if dim not in idle}
     strides, step = {}, 1

@@ -67,7 +67,7 @@ def cut(dim: Dim, grain: int, slices: int) -> tuple[str, int, int]:
 
 def own(node: Node, grains: dict[str, int], cores: int, cost: NodeCost, count: int) -> list[Split]:
     """The cheapest splits that a node would choose alone, and each single dim, which neighbours share most easily."""
-    if node.op == "batchmatmul":
+    if node.row.is_matmul:
         return best(dict.fromkeys(_matmul(node, grains, cores)), cost, count)
     dims = sorted(splittable(node), key=lambda d: -_units(d, grains))
     single = [_ordered(node, [cut(d, grains[d.name], cores)]) for d in dims[:3]]
@@ -76,7 +76,7 @@ def own(node: Node, grains: dict[str, int], cores: int, cost: NodeCost, count: i
 
 def alone(node: Node, grains: dict[str, int], cores: int) -> list[Split]:
     """Splits of a node that has no neighbours: few, because eager execution plans every op by itself."""
-    if node.op == "batchmatmul":
+    if node.row.is_matmul:
         return list(dict.fromkeys(_matmul(node, grains, cores)))
     dims = sorted(splittable(node), key=lambda d: -_units(d, grains))
     return [_chain([first, *(d for d in dims if d is not first)], grains, cores, node) for first in dims[:2]]
@@ -118,7 +118,7 @@ def _powers(limit: int) -> list[int]:
 
 def keeps_sums(node: Node, grains: dict[str, int], cores: int, split: Split) -> bool:
     """Whether a split adds up a matmul in the order that its shape alone gives, whatever its neighbours would like."""
-    if node.op != "batchmatmul":
+    if not node.row.is_matmul:
         return True
     ways = math.prod(slices for name, slices, _ in split if name in node.reduced)
     allowed = _k_ways(*_matmul_parts(node, grains), cores)

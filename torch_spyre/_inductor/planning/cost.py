@@ -24,8 +24,6 @@ from torch_spyre.perf.requests import STICK_BYTES, Stream, runs
 from torch_spyre.perf.survey import Work
 from torch_spyre.perf.timeline import combine, phase_times
 
-COPIES = ("identity", "ReStickifyOpHBM", "dl16tofp32", "fp32todl16", "convert", "fp8todl16")
-_UNITS = {"realdiv": "div", "gelufwd": "gelu", "silu": "sigmoid"}  # opfuncs whose vector operation has another name
 _QUIET = Stream(Space.IMM, -1, 0, 0, 1, 0, 0, 0, ())
 _SPACES = (Space.MEM, Space.LX)
 
@@ -46,7 +44,7 @@ class NodeCost:
     def __init__(self, graph: Graph, node: Node, device: Device | None = None) -> None:
         self.device = device or load()
         self.node = node
-        tiles = ordered(node.tiles) if node.op == "batchmatmul" else node.tiles
+        tiles = ordered(node.tiles) if node.row.is_matmul else node.tiles
         self.sizes = {d.name: d.size for d in tiles if d.name != REPLICA}
         self.order = {name: i for i, name in enumerate(self.sizes)}
         buffers = [graph.buffers[v.buffer] for v in (*node.loads(), node.output)]
@@ -99,7 +97,8 @@ class NodeCost:
         if self.kind == "matmul" and len(self.node.reduced) > 1:
             depth = len(self.node.reduced)
             box = (*box[:-depth], math.prod(box[-depth:]))
-        name = _UNITS.get(self.node.op, self.node.op) if self.kind == "vop" else self.kind
+        row = self.node.row
+        name = row.priced_as or row.vector or row.name if self.kind == "vop" else self.kind
         if ways == 1:
             pattern = _pattern(self.node, inputs[0], output) if self.kind == "copy" and inputs else "same"
             return [Work(self.kind, name, cores, points, inputs, output, box, self.format, 1, 0, pattern)]
@@ -189,11 +188,11 @@ def _linear(layout: Layout, sizes: Mapping[str, int]) -> _Access:
 
 
 def _kind(node: Node) -> str:
-    if node.op == "batchmatmul":
+    if node.row.is_matmul:
         return "matmul"
     if node.reduced:
         return "reduce"
-    return "copy" if node.op in COPIES else "vop"
+    return "copy" if node.row.is_move else "vop"
 
 
 def _pattern(node: Node, source: Stream, target: Stream) -> str:

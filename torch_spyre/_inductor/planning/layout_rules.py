@@ -14,16 +14,16 @@ from dataclasses import replace
 from typing import Any
 
 from torch_spyre._inductor.passes.coordinates import Conflict, refine, stick_dims, stick_form
-from torch_spyre._inductor.passes.indirect import TABLE_OPS, by_offset, direct, table_sizes, with_bounds
+from torch_spyre._inductor.passes.indirect import by_offset, direct, table_sizes, with_bounds
 from torch_spyre._inductor.planning.matmul_dims import whole_k
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.plan.tileops import Coord, Term
+from torch_spyre.optable import Kind
 
 Coords = tuple[Coord, ...]
 _MAX_RANK = 6  # what the layout rule covers
-PURE_COPIES = ("identity", "ReStickifyOpHBM")
 
 
 class Rejected(UnsupportedOp):
@@ -119,11 +119,11 @@ class Layouts:
         buffer = self.graph.buffers[node.output.buffer]
         if buffer.layout is None:
             buffer.layout = self._choose(node, buffer)
-        elif node.op not in (*PURE_COPIES, "scatter", "scatter_add") and not self._writable(node, buffer):
+        elif not (node.row.is_copy or node.row.kind is Kind.SCATTER) and not self._writable(node, buffer):
             node = self._write_through_copy(node, buffer)
-        if node.op in PURE_COPIES:
+        if node.row.is_copy:
             self._finish_copy(node)
-        elif node.op in TABLE_OPS:
+        elif node.row.has_table:
             self._finish_table(node)
         else:
             self._feed(node)
@@ -142,7 +142,7 @@ class Layouts:
         if host is None:
             raise Rejected(f"{node.name}: result index {node.output.index} does not separate over {buffer.size}")
         everything = list(range(rank))
-        if rank > _MAX_RANK and node.op in PURE_COPIES:  # as a fresh tensor of that rank: flat over the range it spans
+        if rank > _MAX_RANK and node.row.is_copy:  # as a fresh tensor of that rank: flat over the range it spans
             span = 1 + sum((n - 1) * s for n, s in zip(buffer.size, buffer.stride, strict=True))
             return make_layout(Buffer(buffer.name, buffer.dtype, (span,), (1,)), [0])
         if stick == _SPARSE:
@@ -170,14 +170,14 @@ class Layouts:
 
     def _stick_dim(self, node: Node) -> str:
         """The dim inside the sticks of the result; _SPARSE for one value per stick, "" for no wish."""
-        if node.op == "batchmatmul":
+        if node.row.is_matmul:
             return "n"
-        if node.op in PURE_COPIES:
+        if node.row.is_copy:
             return ""
         sizes, inside = table_sizes(node), {t.dim for t in node.output.index.terms}
         found: list[str] = []
         tensors, copied = 0, False
-        for load in [*node.loads()][: 1 if node.op == "gather" else None]:
+        for load in [*node.loads()][: 1 if node.row.kind is Kind.GATHER else None]:
             buffer = self.graph.buffers[load.buffer]
             if buffer.kind == "scalar" or not buffer.size:
                 continue
@@ -191,10 +191,10 @@ class Layouts:
         if wishes and self._only_vectors(node, wishes):
             return ""
         if wishes:
-            return wishes[0] if len(wishes) == 1 or node.op == "gather" else self._cheapest(node, wishes)
+            return wishes[0] if len(wishes) == 1 or node.row.kind is Kind.GATHER else self._cheapest(node, wishes)
         if found and node.reduced and not any(d in inside for d in found):
             return _SPARSE
-        if tensors and not found and not copied and inside and node.op != "gather":
+        if tensors and not found and not copied and inside and node.row.kind is not Kind.GATHER:
             return _SPARSE
         return ""
 
@@ -204,7 +204,7 @@ class Layouts:
         Re-laying them costs less than a result that no other tensor matches.
         """
         buffer = self.graph.buffers[node.output.buffer]
-        if node.reduced or node.along or node.op in TABLE_OPS or buffer.kind != "temp" or not buffer.size:
+        if node.reduced or node.along or node.row.has_table or buffer.kind != "temp" or not buffer.size:
             return False
         largest = max(self.graph.buffers[v.buffer].numel for v in node.loads())
         host = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.sizes())
@@ -240,7 +240,7 @@ class Layouts:
         coords = coordinates(buffer, node.output.index, node.result_sizes())
         if coords is None or not stick_form(coords, buffer.layout):
             return False
-        if node.op == "gather":
+        if node.row.kind is Kind.GATHER:
             return True
         wanted = self._stick_dim(node)
         return stick_dims(coords) == ([wanted] if wanted and wanted != _SPARSE else [])
@@ -266,7 +266,7 @@ class Layouts:
 
     def _wanted(self, node: Node, operand: int) -> str:
         """The stick dim that this operand must have if it varies along it."""
-        if node.op == "batchmatmul":
+        if node.row.is_matmul:
             return ("k", "n")[operand]
         if node.reduced:
             chosen = self.choices.get(self.forms.get(node.name))
@@ -380,7 +380,7 @@ class Layouts:
         except Conflict as conflict:
             self._resolve(node, conflict.dim)
             self._refine(node)
-        if node.op == "batchmatmul" and len(node.reduced) > 1 and not self._joins(node):
+        if node.row.is_matmul and len(node.reduced) > 1 and not self._joins(node):
             node.reduced = ("k",)
             self._whole(node, "k")
             self._refine(node)
@@ -428,7 +428,7 @@ class Layouts:
         """Finds the index tensors of the table's device dims; other operands only have to separate."""
         if self._addressed(node):
             return
-        if node.op == "gather":
+        if node.row.kind is Kind.GATHER:
             table, *places = node.inputs
             assert isinstance(table, Load)
             node.inputs = (self._flat(node, table), *places)
@@ -437,7 +437,7 @@ class Layouts:
         raise Rejected(f"{node.name} cuts its dims at places that do not nest ({node.origin})")
 
     def _addressed(self, node: Node) -> bool:
-        gathers = node.op == "gather"
+        gathers = node.row.kind is Kind.GATHER
         access = next(node.loads()) if gathers else node.output
         table = self.graph.buffers[access.buffer]
         places = [v for v in node.inputs[1:] if isinstance(v, Load)]

@@ -255,7 +255,8 @@ class _Finalizer:
             node.constants,
             node.origin,
             node.along,
+            node.top,
             handover.source_dims(node) if node.source else (),
             tuple(name for name, _, _ in node.source),
         )
-        return normalised(op) if op.op == "batchmatmul" else op
+        return normalised(op) if op.row.is_matmul else op

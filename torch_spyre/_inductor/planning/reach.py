@@ -19,6 +19,7 @@ from torch_spyre._inductor.planning.ownership import REPLICA
 from torch_spyre._inductor.tilegraph.graph import Graph, Layout, Node
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.ir.plan.tileops import Coord, Term
+from torch_spyre.optable import Kind
 
 Operand = tuple[int, Layout, tuple[Coord, ...] | None, Coord]  # number, layout, device coordinates, linear offset
 
@@ -79,7 +80,7 @@ def excess(graph: Graph, node: Node, extents: Mapping[str, int]) -> tuple[int, O
 def whole_dims(node: Node) -> set[str]:
     """Dims that one execution must do whole. What a scatter writes to one place comes in the order of its source: trips
     keep that along dims that tell places in the table apart, and along the outermost of the others."""
-    if not node.op.startswith("scatter"):
+    if node.row.kind is not Kind.SCATTER:
         return {*node.reduced, node.along} - {""}
     fixed = node.fixed()
     outermost = next((d.name for d in node.tiles if d.size > 1 and d.name in fixed), "")

@@ -19,14 +19,16 @@ from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import hints
 from torch_spyre._inductor.debug import provenance
+from torch_spyre._inductor.tilegraph.carried import UNDEFINED, Assertion, Ranking
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name, is_float
 from torch_spyre._inductor.tilegraph.forward import forward_copies
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import BASE, Index
 from torch_spyre._inductor.tilegraph.sizes import static
-from torch_spyre._inductor.tilegraph.tracing import ASSERT, INDIRECT, KEY, SELECTIONS, Stored, Tracer, symbol
+from torch_spyre._inductor.tilegraph.tracing import INDIRECT, Stored, Tracer, symbol
 from torch_spyre.errors import UnsupportedOp, check_text, located
 from torch_spyre.ir.plan.tileops import Term
+from torch_spyre.optable import OPS, Gives, Kind, TopK
 
 # (dtype, size, stride, is a launch scalar)
 Outside = tuple[torch.dtype, Sequence[Any], Sequence[Any], bool]
@@ -141,9 +143,9 @@ class Builder:
         """What a call passes for each input of the finished graph."""
         return [self.source.get(name, name) for name in graph.inputs]
 
-    def random_key(self, number: int, word: int) -> Expr:
+    def random_key(self, name: str) -> Expr:
         """A word of the key of a draw: a launch scalar that the caller asks the device's generator for."""
-        return Expr("load", "int32", leaf=Load(self.buffer(f"{KEY}{number}_{word}").name, Index()))
+        return Expr("load", "int32", leaf=Load(self.buffer(name).name, Index()))
 
     def temp(self, dims: Sequence[tuple[str, int]], dtype: str) -> Load:
         size = tuple(s for _, s in dims)
@@ -209,13 +211,13 @@ class Builder:
 
     def _add_root(self, expr: Expr | None, root: Root) -> None:
         live = _live(root.dims)
-        if expr is None or expr.op == "undefined":  # others will write the buffer
+        if expr is None or expr.op == UNDEFINED:  # others will write the buffer
             return
-        if expr.op.startswith(ASSERT):
-            self._assert(expr, live, root.origin)
+        if isinstance(expr.form, Assertion):
+            self._assert(expr.args[0], expr.form, live, root.origin)
             return
         expr = self.cast(expr, self.buffers[root.output.buffer].dtype)
-        if expr.op == "gather":
+        if expr.kind is Kind.GATHER:
             self._gather(expr, live, root.output, root.origin)
             return
         if expr.is_leaf:
@@ -226,11 +228,11 @@ class Builder:
         self._node(expr.op, live, inputs, root.output, origin=root.origin)
         self._remember(expr.op, live, inputs, root.output)
 
-    def _assert(self, expr: Expr, live: Dims, origin: str) -> None:
+    def _assert(self, condition: Expr, assertion: Assertion, live: Dims, origin: str) -> None:
         """Where the condition does not hold, a gather meets an index that fails the launch."""
-        origin = f"{origin}{check_text(expr.op.removeprefix(ASSERT))}"
+        origin = f"{origin}{check_text(assertion.message)}"
         table = self._copy(Const(0, "int32"), (), origin, (("t", 64),), "int32")
-        place = Expr("where3", "int32", (cast(expr.args[0], "bool"), const(0, "int32"), const(1, "int32")))
+        place = Expr("where3", "int32", (cast(condition, "bool"), const(0, "int32"), const(1, "int32")))
         there = Load(table.buffer, Index((Term(f"{INDIRECT}0"),)))
         self.checks.add(self._gather(Expr("gather", "int32", (place,), there, (1,)), live, None, origin).buffer)
 
@@ -269,11 +271,11 @@ class Builder:
 
     def _add_reduction(self, expr: Expr, root: Root) -> None:
         dtype = self.buffers[root.output.buffer].dtype
-        if expr.op == "batchmatmul":
+        if expr.kind is Kind.MATMUL:
             self._add_matmul(expr, root)
         elif 0 in [n for _, n in root.rdims]:
             self._add_empty_reduction(expr, root)
-        elif expr.op.split("/")[0] in SELECTIONS:
+        elif expr.kind is Kind.SELECTION:
             self._add_selection(expr, root)
         elif expr.dtype != dtype:
             temp = self.temp(_live(root.dims), expr.dtype)
@@ -307,19 +309,18 @@ class Builder:
         self._node("batchmatmul", sizes, tuple(loads), out, reduced=("k",), origin=root.origin)
 
     def _add_selection(self, expr: Expr, root: Root) -> None:
-        """argmax over all reduced dims as one; top-k, named ``op/dim of the result/order``, over one."""
-        op, *form = expr.op.split("/")
+        """argmax over all reduced dims as one; top-k over one."""
         dims, kept = _live(root.dims), _live(root.dims)
-        constants: dict[str, float] = {}
+        top: TopK | None = None
         output = root.output
-        if form:
-            name, k = root.dims[int(form[0])]
+        if isinstance(expr.form, Ranking):
+            name, k = root.dims[expr.form.dim]
             kept = tuple(d for d in dims if d[0] != name)
-            constants = {"k": k, "ascending": float(form[1] == "ascending")}
+            top = TopK(k, expr.form.ascending)
             output = Load(output.buffer, output.index.rename({name: _ALONG}))
         reduced = _live(root.rdims)
         if not reduced:
-            only = expr.args[0] if op == "topkvalue" else const(0, expr.dtype)
+            only = const(0, expr.dtype) if OPS[expr.op].gives is Gives.PLACES else expr.args[0]
             self._add_root(only, root)
             return
         value = self._stored(expr.args[0], kept + reduced, root.origin, whole=True, copy=len(reduced) > 1)
@@ -330,8 +331,8 @@ class Builder:
             value = Load(value.buffer, Index((*terms, Term(_ALONG)), value.index.const))
         else:
             value = Load(value.buffer, value.index.rename({reduced[0][0]: _ALONG}))
-        summed = (_ALONG,) if op.startswith("arg") else ()
-        self._node(op, sizes, (value,), output, summed, root.origin, constants, along=_ALONG)
+        summed = () if top else (_ALONG,)
+        self._node(expr.op, sizes, (value,), output, summed, root.origin, along=_ALONG, top=top)
 
     # Operands
 
@@ -344,13 +345,13 @@ class Builder:
 
     def _compute(self, expr: Expr, dims: tuple[tuple[str, int], ...], origin: str) -> Value:
         leaf = expr.leaf
-        if expr.op == "gather":
+        if expr.kind is Kind.GATHER:
             return self._gather(expr, dims, None, origin)
         if isinstance(leaf, Position) and any(t.div > 1 or t.mod for t in leaf.index.terms):
             return self._copy(leaf, dims, origin)  # its digits must not cut the dims of other operands
         if leaf is not None:
             return leaf
-        if expr.op == "identity":  # another name for the same bits
+        if expr.kind is Kind.COPY:  # another name for the same bits
             return self._operand(expr.args[0], dims, origin)
         inputs = tuple(self._operand(a, dims, origin) for a in expr.args)
         live = _used(inputs, dims)
@@ -429,12 +430,12 @@ class Builder:
         output: Load,
         reduced: tuple[str, ...] = (),
         origin: str = "",
-        constants: dict[str, float] | None = None,
         along: str = "",
         limits: tuple[int, ...] = (),
+        top: TopK | None = None,
     ) -> None:
         name = f"n{len(self.nodes)}_{op}"
-        node = Node(name, op, dims, inputs, output, reduced, constants or {}, origin, along, limits, self.hints)
+        node = Node(name, op, dims, inputs, output, reduced, {}, origin, along, limits, top, self.hints)
         self.nodes.append(node)
 
     def _key(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...]) -> tuple[Any, ...]:

@@ -15,9 +15,9 @@ import numpy as np
 
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre._inductor.tilegraph.reference_ops import INDEXED, POINTWISE, REDUCTIONS, SCANS, SELECTIONS, order
-from torch_spyre.errors import IndexOutOfRange, UnsupportedOp, failed_check
+from torch_spyre.errors import IndexOutOfRange, failed_check
 from torch_spyre.ir.superdsc import arrays
+from torch_spyre.optable import Kind
 
 Array = Any  # np.ndarray
 
@@ -95,31 +95,31 @@ class _Evaluation:
         return results
 
     def _node(self, node: Node) -> None:
-        sizes = node.sizes()
-        if node.op in INDEXED:
+        sizes, row = node.sizes(), node.row
+        if row.has_table:
             self._indexed(node, sizes)
             return
         values = [self._value(v, sizes) for v in node.inputs]
-        if node.op == "batchmatmul":
-            result = _matmul(*values)
-        elif node.op in SELECTIONS:
-            result = self._selection(node, values[0])
-        elif node.op in SCANS:
-            axis = list(sizes).index(node.along)
-            result = SCANS[node.op](np.broadcast_to(values[0], tuple(sizes.values())), axis=axis)
-        elif node.reduced:
-            axes = tuple(list(sizes).index(d) for d in node.reduced)
-            result = REDUCTIONS[node.op](np.broadcast_to(values[0], tuple(sizes.values())), axis=axes, keepdims=True)
-        elif node.op in POINTWISE:
-            result = POINTWISE[node.op](*values)
+        if row.element_for_element or row.is_matmul:
+            result = row.meaning(*values)
         else:
-            raise UnsupportedOp(f"the reference has no opfunc {node.op!r} (node {node.name}, from {node.origin})")
+            whole = np.broadcast_to(values[0], tuple(sizes.values()))
+            result = row.meaning(whole, **self._form(node, list(sizes)))
         kept = {d: 1 if d in node.reduced else n for d, n in node.result_sizes().items()}
         self._write(node.output, kept, np.asarray(result))
 
-    def _write(self, target: Load, sizes: Mapping[str, int], value: Array, extra: Mapping[str, Array] = {}) -> None:
+    def _form(self, node: Node, dims: list[str]) -> dict[str, Any]:
+        """Along which axes an op goes, and what else its kind wants to know."""
+        if node.row.kind is Kind.REDUCTION:
+            return {"axis": tuple(dims.index(d) for d in node.reduced), "keepdims": True}
+        form: dict[str, Any] = {"axis": dims.index(node.along)}
+        if node.row.kind is Kind.SELECTION:
+            form["top"] = node.top
+        return form
+
+    def _write(self, target: Load, sizes: Mapping[str, int], value: Array) -> None:
         buffer = self.graph.buffers[target.buffer]
-        places = np.broadcast_to(_offsets(target.index, sizes, extra), tuple(sizes.values()))
+        places = np.broadcast_to(_offsets(target.index, sizes), tuple(sizes.values()))
         held = store(value, buffer.dtype, self.rounded)
         self.memory[target.buffer][places] = np.broadcast_to(held, places.shape)
 
@@ -142,28 +142,15 @@ class _Evaluation:
                     raise check
                 raise IndexOutOfRange(f"{node.name}: index {outside.flat[0]} lies outside [0, {limit}): {node.origin}")
             found[f"@{j}"] = places
-        if node.op == "gather":
-            assert isinstance(first, Load)
-            self._write(node.output, sizes, self.memory[first.buffer][_offsets(first.index, sizes, found)])
+        table = node.output if node.row.kind is Kind.SCATTER else first
+        assert isinstance(table, Load)
+        held, at = self.memory[table.buffer], _offsets(table.index, sizes, found)
+        if node.row.kind is Kind.GATHER:
+            self._write(node.output, sizes, node.row.meaning(held, at))
             return
         source = np.broadcast_to(self._value(first, sizes), tuple(sizes.values()))
-        if node.op == "scatter":
-            self._write(node.output, sizes, source, found)
-            return
-        table = self.memory[node.output.buffer]
-        np.add.at(table, np.broadcast_to(_offsets(node.output.index, sizes, found), source.shape), source)
-        table[:] = store(table, self.graph.buffers[node.output.buffer].dtype, self.rounded)
-
-    def _selection(self, node: Node, value: Array) -> Array:
-        sizes = node.sizes()
-        axis = list(sizes).index(node.along)
-        whole = np.broadcast_to(value, tuple(sizes.values()))
-        if node.op.startswith("arg"):
-            best = np.where(np.isnan(whole), np.inf if node.op == "argmax" else -np.inf, whole)
-            return np.expand_dims(np.argmax(best, axis) if node.op == "argmax" else np.argmin(best, axis), axis)
-        places = order(whole, axis, bool(node.constants.get("ascending")))
-        places = np.take(places, range(int(node.constants["k"])), axis)
-        return places if node.op == "topkindex" else np.take_along_axis(whole, places, axis)
+        node.row.meaning(held, np.broadcast_to(at, source.shape), source)
+        held[:] = store(held, self.graph.buffers[table.buffer].dtype, self.rounded)
 
 
 def _span(size: Sequence[int], stride: Sequence[int]) -> int:
@@ -190,11 +177,3 @@ def _offsets(index: Index, sizes: Mapping[str, int], extra: Mapping[str, Array] 
         at = at // term.div
         total = total + term.scale * (at % term.mod if term.mod else at)
     return total
-
-
-def _matmul(a: Array, b: Array) -> Array:
-    """Over dims …, m, n, k; an operand has size 1 along the dims it lacks."""
-    depth = max(a.shape[-1], b.shape[-1])
-    left = np.broadcast_to(a, (*a.shape[:-1], depth))[..., 0, :]  # …, m, k
-    right = np.broadcast_to(b, (*b.shape[:-1], depth))[..., 0, :, :]  # …, n, k
-    return np.matmul(left, np.swapaxes(right, -2, -1))[..., None]

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
+from torch_spyre._inductor.tilegraph.carried import Assertion, Ranking
 from torch_spyre._inductor.tilegraph.graph import Const, Value
 from torch_spyre.constants import FLOAT16_TOP
 from torch_spyre.errors import UnsupportedOp
+from torch_spyre.optable import OPS, Kind
 
 SIXTEEN_BIT = ("float16", "bfloat16", "bool")
 WIDE_INTEGERS = ("int32", "int64")
@@ -28,7 +30,7 @@ _FLOAT16_INFINITE = 65520.0  # from here on float16 has infinity
 
 @dataclass(frozen=True)
 class Expr:
-    """A traced scalar: ``op`` is load, const, position, gather, or an opfunc.
+    """A traced scalar: ``op`` is load, const, position, assert, undefined, or a row of the op table.
 
     A gather has its table access as leaf, in which dims ``@0``, ``@1``, … stand for the values of its args; `limits`
     are their bounds.
@@ -39,6 +41,11 @@ class Expr:
     args: tuple[Expr, ...] = ()
     leaf: Value | None = None
     limits: tuple[int, ...] = ()
+    form: Ranking | Assertion | None = None
+
+    @property
+    def kind(self) -> Kind | None:
+        return OPS[self.op].kind if self.op in OPS else None
 
     @property
     def is_leaf(self) -> bool:

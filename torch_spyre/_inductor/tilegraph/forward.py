@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre.ir.plan.opfuncs import CAST, COPY, POINTWISE, lookup
 
 _SAME_BITS = (("float16", "bfloat16"), ("int32", "int64"))
 
@@ -35,7 +34,7 @@ def forward_copies(graph: Graph) -> Graph:
 def _producer(graph: Graph, position: int, readers: dict[str, int]) -> int | None:
     """Position of the node whose result the copy at `position` carries over unchanged, if that is all it does."""
     copy = graph.nodes[position]
-    if copy.op != "identity" or len(copy.inputs) != 1 or not isinstance(copy.inputs[0], Load):
+    if not copy.row.is_copy or len(copy.inputs) != 1 or not isinstance(copy.inputs[0], Load):
         return None
     source = copy.inputs[0]
     temp, target = graph.buffers[source.buffer], graph.buffers[copy.output.buffer]
@@ -63,11 +62,7 @@ def _free(graph: Graph, first: int, last: int, target: str) -> bool:
             return False
     writer, copy = graph.nodes[first], graph.nodes[last]
     old = [load for load in writer.loads() if load.buffer == target]
-    return not old or (_element_for_element(writer) and all(_same(_place(writer, copy), load.index) for load in old))
-
-
-def _element_for_element(node: Node) -> bool:
-    return lookup(node.op).kind in (POINTWISE, COPY, CAST)
+    return not old or (writer.row.element_for_element and all(_same(_place(writer, copy), load.index) for load in old))
 
 
 def _same(a: Index, b: Index) -> bool:

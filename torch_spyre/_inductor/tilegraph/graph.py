@@ -15,6 +15,7 @@ from typing import Any
 
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre.ir.plan.tileops import Coord, Dim, Term
+from torch_spyre.optable import Kind, Row, TopK, lookup
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,12 @@ Value = Load | Const | Position
 
 @dataclass
 class Node:
-    """One device operation. `op` is an opfunc name; `dims` are (name, size), outer to inner; matmul ends in m, n, k.
+    """One device operation. `op` names a row of the op table; `dims` are (name, size), outer to inner; those of a
+    matmul end in m, n, k.
 
     A gather's inputs are its table and its index tensors, a scatter's its source and its index tensors; in the table's
     access (first input, or output) dim ``@j`` stands for the value of the j-th index tensor, below `limits[j]`.
-    `along` names the dim of a scan, of a top-k (whose output has `constants["k"]` elements there), or of an argmax.
+    `along` names the dim of a scan, of a top-k (whose output has `top.count` elements there), or of an argmax.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Node:
     origin: str = ""
     along: str = ""
     limits: tuple[int, ...] = ()
+    top: TopK | None = None
     hints: dict[str, dict[str, int]] = field(default_factory=dict)  # work_div, tiles: dim name -> count
     # planned
     names: dict[str, str] = field(default_factory=dict)  # dim -> the user's name of it
@@ -130,14 +133,18 @@ class Node:
     source: tuple[tuple[str, int, int], ...] = ()  # of a hand-over: the split in which its input lies
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def row(self) -> Row:
+        return lookup(self.op)
+
     def sizes(self) -> dict[str, int]:
         return dict(self.dims)
 
     def result_sizes(self) -> dict[str, int]:
         """As the output sees them: a top-k has k elements along its dim."""
         sizes = self.sizes()
-        if "k" in self.constants:
-            sizes[self.along] = int(self.constants["k"])
+        if self.top is not None:
+            sizes[self.along] = self.top.count
         return sizes
 
     def fixed(self) -> set[str]:
@@ -145,7 +152,7 @@ class Node:
         tell the cores' parts of the table apart."""
         fixed = {*self.reduced, self.along} - {""}
         written = self.accesses[-1] if self.accesses else None
-        if self.op.startswith("scatter") and written is not None:
+        if self.row.kind is Kind.SCATTER and written is not None:
             apart = {t.dim for c in written for t in c.terms}
             fixed |= {d.name for d in self.tiles} - apart
         return fixed
@@ -250,7 +257,7 @@ def coord_text(c: Coord | Index) -> str:
 index_text = coord_text
 
 _CLASSES: dict[str, type] = {
-    c.__name__: c for c in (Graph, Buffer, Node, Load, Const, Position, Index, Layout, Term, Coord, Dim)
+    c.__name__: c for c in (Graph, Buffer, Node, Load, Const, Position, Index, Layout, Term, Coord, Dim, TopK)
 }
 
 

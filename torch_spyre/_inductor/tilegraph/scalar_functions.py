@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inductor's scalar functions as opfuncs of the card: direct ones by table, the rest as short formulas.
+"""Inductor's scalar functions as ops of the card: direct ones by the op table, the rest as short formulas.
 
 A formula computes in fp32 whatever the dtype, so that only its result is rounded. Truth values are stored as 1 and 0.
 """
@@ -13,110 +13,40 @@ from typing import Any
 from torch_spyre._inductor.tilegraph.expr import NARROW, Expr, cast, const, is_float
 from torch_spyre._inductor.tilegraph.graph import Const
 from torch_spyre.errors import UnsupportedOp
+from torch_spyre.optable import BY_INDUCTOR, SELECT, Gives, Kind
 
-# Inductor's op -> opfunc with the same meaning on floats and (where PyTorch has it) integers.
-SAME_DTYPE = {
-    "add": "add",
-    "sub": "sub",
-    "mul": "mul",
-    "truediv": "realdiv",
-    "div_rn": "realdiv",
-    "mul_rn": "mul",
-    "maximum": "maximum",
-    "minimum": "minimum",
-    "neg": "neg",
-    "abs": "abs",
-    "relu": "relufwd",
-    "exp": "exp",
-    "exp2": "exp2",
-    "expm1": "expm1",
-    "log": "log",
-    "log2": "log2",
-    "log1p": "log1p",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "reciprocal": "reciprocal",
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "asin": "asin",
-    "acos": "acos",
-    "atan": "atan",
-    "atan2": "atan2",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "erf": "erf",
-    "floor": "floor",
-    "ceil": "ceil",
-    "trunc": "trunc",
-    "round": "round",
-    "sign": "sign",
-    "pow": "pow",
-    "fmod": "fmod",
-    "mod": "fmod",
-    "remainder": "remainder",
-    "floordiv": "floordiv",
-    "truncdiv": "truncdiv",
-    "fma": "fma",
-    "where": "where3",
-    "bitwise_and": "bit_and",
-    "bitwise_or": "bit_or",
-    "bitwise_xor": "bit_xor",
-    "bitwise_not": "bit_not",
-    "bitwise_left_shift": "shl",
-    "bitwise_right_shift": "shr",
-}
-ALIASES = {
-    "and_": "bitwise_and",
-    "or_": "bitwise_or",
-    "xor": "bitwise_xor",
-    "lshift": "bitwise_left_shift",
-    "rshift": "bitwise_right_shift",
-}
-COMPARE = {
-    "eq": "equal",
-    "ne": "notequal",
-    "gt": "greaterthan",
-    "ge": "greaterequal",
-    "lt": "lesserthan",
-    "le": "lesserequal",
-}
-LOGICAL = {"and": "mul", "or": "maximum", "xor": "notequal"}
-_TESTS = ("isnan", "isinf")
+# What operations on bits are on truth values; the last one compares with false.
+_LOGICAL = {"bit_and": "mul", "bit_or": "maximum", "bit_xor": "notequal", "bit_not": "equal"}
 _INTEGER_IDENTITY = ("floor", "ceil", "trunc", "round")
 
 
 def apply(name: str, args: tuple[Any, ...], where: str) -> Expr:
     """One scalar op of Inductor on traced values. `where` names the buffer, for messages."""
-    name = ALIASES.get(name, name)
     if not all(isinstance(a, Expr) for a in args):
         raise UnsupportedOp(f"{name} in {where} has no device operation with arguments {args}")
-    kind = name.removeprefix("logical_").removeprefix("bitwise_")
-    if name.startswith("logical_") or (name.startswith("bitwise_") and all(a.dtype == "bool" for a in args)):
-        return _logical(kind, [cast(a, "bool") for a in args])
-    if name in COMPARE:
-        return _compare(COMPARE[name], *args)
-    if name in _TESTS:
-        return Expr(name, "bool", args) if is_float(args[0].dtype) else const(False, "bool")
+    row = BY_INDUCTOR.get(name)
     if name == "square":
         return _same_dtype("mul", (args[0], args[0]))
-    if name in _INTEGER_IDENTITY and not is_float(args[0].dtype):
-        return args[0]
-    if name in SAME_DTYPE:
-        return _same_dtype(SAME_DTYPE[name], args)
     if name in FORMULAS:
         return _formula(FORMULAS[name], args)
-    raise UnsupportedOp(
-        f"{name} in {where} has no device operation yet: move the tensor with .cpu() first to run it there"
-    )
+    if row is None or row.kind is not Kind.POINTWISE:
+        raise UnsupportedOp(
+            f"{name} in {where} has no device operation yet: move the tensor with .cpu() first to run it there"
+        )
+    if row.name in _LOGICAL and (name.startswith("logical_") or all(a.dtype == "bool" for a in args)):
+        return _logical(row.name, [cast(a, "bool") for a in args])
+    if row.predicates:
+        return _compare(row.name, *args)
+    if row.gives is Gives.TRUTH:
+        return Expr(row.name, "bool", args) if is_float(args[0].dtype) else const(False, "bool")
+    if row.name in _INTEGER_IDENTITY and not is_float(args[0].dtype):
+        return args[0]
+    return _same_dtype(row.name, args)
 
 
-def _logical(kind: str, args: list[Expr]) -> Expr:
-    if kind == "not":
-        return Expr("equal", "bool", (args[0], const(False, "bool")))
-    return Expr(LOGICAL[kind], "bool", tuple(args))
+def _logical(op: str, args: list[Expr]) -> Expr:
+    both = args if len(args) == 2 else [*args, const(False, "bool")]
+    return Expr(_LOGICAL[op], "bool", tuple(both))
 
 
 def _compare(opfunc: str, a: Expr, b: Expr) -> Expr:
@@ -126,7 +56,7 @@ def _compare(opfunc: str, a: Expr, b: Expr) -> Expr:
 
 
 def _same_dtype(opfunc: str, args: tuple[Expr, ...]) -> Expr:
-    values = args[1:] if opfunc == "where3" else args
+    values = args[1:] if opfunc == SELECT.name else args
     dtype = values[0].dtype
     if dtype in NARROW:  # computed in int32 and brought back to the dtype's range, as PyTorch wraps
         wide = tuple(cast(v, "int32") for v in values)

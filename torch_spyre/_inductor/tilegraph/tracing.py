@@ -18,23 +18,19 @@ from torch._inductor.virtualized import OpsValue, V
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from torch_spyre._inductor.tilegraph import positions, scalar_functions
+from torch_spyre._inductor.tilegraph.carried import Assertion, Draw, Ranking, Running
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Load, Position
 from torch_spyre._inductor.tilegraph.index import Index, bounds, from_sympy, split_base, term_range
 from torch_spyre._inductor.tilegraph.sizes import static
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.plan.tileops import Term
+from torch_spyre.optable import BY_INDUCTOR, Kind
 
 if TYPE_CHECKING:
     from torch_spyre._inductor.tilegraph.build import Builder
 
-REDUCTIONS = {"sum": "sum", "max": "max", "min": "min", "prod": "prod", "any": "max"}
-SELECTIONS = ("argmax", "argmin", "topkvalue", "topkindex")
-SCANS = ("cumsum", "cumprod", "cummax", "cummin")
 _UNKNOWN = 2**31 - 1  # bound of an offset into a target: the builder knows the true one
-ASSERT = "assert/"  # before the message of an assertion
-RANDOM = "random/"  # before the number of a draw, in the name of a function
-KEY = "random_key"  # begin of the names of launch scalars that are drawn at each launch
 INDIRECT = "@"  # first letter of the names of dims that stand for index values
 
 
@@ -145,7 +141,7 @@ class Tracer(DefaultHandler):
         """The card checks every index it uses."""
 
     def device_assert_async(self, condition: Any, message: str) -> Expr:
-        return Expr(f"{ASSERT}{message}", "bool", (condition,))
+        return Expr("assert", "bool", (condition,), form=Assertion(message))
 
     # Memory
 
@@ -223,10 +219,10 @@ class Tracer(DefaultHandler):
         return scalar_functions.apply("where", (mask, value, filler), self.reading)
 
     def inline_asm_elementwise(self, *inputs: Expr, asm: str, dtype: torch.dtype, **_: Any) -> Expr:
-        """A function that the card has whole, by its opfunc name."""
-        if asm.startswith(RANDOM):
-            key = (self.builder.random_key(int(asm.removeprefix(RANDOM)), word) for word in (0, 1))
-            return Expr("random", "int32", (*inputs, *key))
+        """A function that the card has whole, by its name in the op table."""
+        draw = Draw.parse(asm)
+        if draw is not None:
+            return Expr("random", "int32", (*inputs, *map(self.builder.random_key, draw.keys)))
         return Expr(asm, dtype_name(dtype), inputs)
 
     def _to_int(self, rounding: str, x: Expr, dtype: torch.dtype) -> Expr:
@@ -265,19 +261,22 @@ class Tracer(DefaultHandler):
             kind = "max" if "max" in reduction_type else "min"
             value = value[0] if isinstance(value, tuple) else value
             return Expr(kind, value.dtype, (value,)), Expr(f"arg{kind}", "int64", (value,))
-        if reduction_type.split("/")[0] in SELECTIONS:
-            return Expr(reduction_type, result, (value,))
-        if reduction_type not in REDUCTIONS or not isinstance(value, Expr):
+        ranking = Ranking.parse(reduction_type)
+        if ranking is not None:
+            return Expr(ranking.op, result, (value,), form=ranking)
+        row = BY_INDUCTOR.get(reduction_type)
+        if row is not None and row.kind is Kind.SELECTION:
+            return Expr(row.name, result, (value,))
+        if row is None or row.kind is not Kind.REDUCTION or not isinstance(value, Expr):
             raise UnsupportedOp(f"reduction {reduction_type} in {self.reading} has no device operation yet")
         if reduction_type == "any":
             value = cast(value, "bool")
-        return Expr(REDUCTIONS[reduction_type], value.dtype if reduction_type == "any" else result, (value,))
+        return Expr(row.name, value.dtype if reduction_type == "any" else result, (value,))
 
     def scan(self, dtypes: tuple[torch.dtype, ...], combine_fn: Any, values: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        kind = getattr(combine_fn, "opfunc", None)
-        if kind not in SCANS or len(values) != 1:
+        if not isinstance(combine_fn, Running) or len(values) != 1:
             raise UnsupportedOp(f"the scan in {self.reading} has no device operation")
-        return (Expr(kind, dtype_name(dtypes[0]), values),)
+        return (Expr(combine_fn.op, dtype_name(dtypes[0]), values),)
 
     def dot(self, x: Expr, y: Expr) -> Expr:
         return Expr("dot", x.dtype, (x, y))

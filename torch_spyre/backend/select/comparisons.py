@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers of truth: comparisons with IEEE predicates, logic, select, and maxima that ignore NaN.
+"""Handlers of truth: comparisons with IEEE predicates, select, and maxima that ignore NaN.
 
 A truth value is stored as 1 or 0. The card compares ordered (and `ne` unordered); other predicates are put together.
 """
@@ -12,17 +12,14 @@ from typing import Any
 from torch_spyre.backend.addressing.access_tiles import Tile
 from torch_spyre.backend.program.assembler import Extent, Operand
 from torch_spyre.backend.program.isa import IEEE_FP32, IEEE_INT32, Compute, Space, format_of_type
-from torch_spyre.backend.schedule.fold import element_name
 from torch_spyre.backend.schedule.values import Splat
-from torch_spyre.backend.select.elementwise import VECTOR_OPS, apply, vector
+from torch_spyre.backend.select.elementwise import apply
 from torch_spyre.backend.select.selector import Handler, Selector
+from torch_spyre.optable import OPS
 
 _CMPF = "false oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno true".split()
 _CMPI = "eq ne slt sle sgt sge ult ule ugt uge".split()
-_PLAIN = {
-    "oeq": "eq", "une": "ne", "olt": "lt", "ole": "le", "ogt": "gt", "oge": "ge",
-    "eq": "eq", "ne": "ne", "slt": "lt", "sle": "le", "sgt": "gt", "sge": "ge",
-}  # fmt: skip
+_PLAIN = {predicate: row.vector for row in OPS.values() for predicate in row.predicates or ()}
 _NEGATED = {"ugt": "le", "uge": "lt", "ult": "ge", "ule": "gt"}  # of floats: true where the ordered opposite is not
 _SIGN_BIT = Operand(Space.IMM, IEEE_INT32, bits=0x80000000)
 _TRUTH = format_of_type("i1")
@@ -101,16 +98,6 @@ def finish(
     )
 
 
-def logic(selector: Selector, op: Any) -> None:
-    """and, or and exclusive or: of truth values, or of bits."""
-    if element_name(op.results[0]) != "i1":
-        vector(selector, op)
-        return
-    name = VECTOR_OPS[op.name].replace("bit_", "logical_")
-    values = list(op.operands)
-    apply(selector, name, values, op.results[0], selector.dims_for(values, op.results[0]))
-
-
 def select(selector: Selector, op: Any) -> None:
     """By a tensor of truth values, or by one truth value for all elements."""
     values = list(op.operands)
@@ -153,9 +140,6 @@ HANDLERS: dict[str, Handler] = {
     "linalg.select": lambda selector, op: apply(
         selector, "select", list(op.operands)[:3], op.results[0], selector.dims_for(list(op.operands), op.results[0])
     ),
-    "arith.andi": logic,
-    "arith.ori": logic,
-    "arith.xori": logic,
     "arith.maxnumf": without_nan,
     "arith.minnumf": without_nan,
     "arith.maxui": unsigned,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,24 +23,13 @@ from torch_spyre.backend.select.selector import Handler, Selector
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.affine import Affine
 from torch_spyre.ir.ktir.dialect.contraction_ops import CONTRACTIONS
+from torch_spyre.optable import OPS, Row
 
+_REDUCTIONS: dict[Rop, Row] = {rop: OPS[rop.name.lower()] for rop in Rop}
 COMBINERS: dict[str, Rop] = {
-    "arith.addf": Rop.SUM,
-    "arith.addi": Rop.SUM,
-    "arith.maximumf": Rop.MAX,
-    "arith.maxsi": Rop.MAX,
-    "arith.minimumf": Rop.MIN,
-    "arith.minsi": Rop.MIN,
-    "arith.mulf": Rop.PROD,
-    "arith.muli": Rop.PROD,
+    spelling: rop for rop, row in _REDUCTIONS.items() for spelling in OPS[row.combine].spellings
 }
 _NAN_FREE: dict[str, Rop] = {"arith.maxnumf": Rop.MAX, "arith.minnumf": Rop.MIN}
-_NEUTRAL: dict[Rop, tuple[float, int]] = {
-    Rop.SUM: (0.0, 0),
-    Rop.MAX: (-math.inf, -(1 << 31)),
-    Rop.MIN: (math.inf, (1 << 31) - 1),
-    Rop.PROD: (1.0, 1),
-}
 
 
 def combiner_of(region: Any) -> Rop:
@@ -58,12 +46,12 @@ def is_neutral(value: object, rop: Rop, element: str) -> bool:
         return False
     if value.value is None:
         return True
-    neutral = _NEUTRAL[rop][1 if is_integer_type(element) else 0]
+    neutral = _REDUCTIONS[rop].neutral[1 if is_integer_type(element) else 0]
     return value.value == neutral or round_to_type(value.value, element) == round_to_type(neutral, element)
 
 
 def neutral_operand(rop: Rop, element: str) -> Operand:
-    number, integer = _NEUTRAL[rop]
+    number, integer = _REDUCTIONS[rop].neutral
     if is_integer_type(element):
         return Operand(Space.IMM, IEEE_INT32, bits=integer & 0xFFFFFFFF)
     return Operand(Space.IMM, IEEE_FP32, bits=float_bits(number))

@@ -14,97 +14,17 @@ from torch_spyre.backend.program.isa import IEEE_INT32, Compute, Space, format_o
 from torch_spyre.backend.schedule.fold import Sink, element_name
 from torch_spyre.backend.schedule.values import Splat, embed
 from torch_spyre.backend.select.selector import Handler, Selector
+from torch_spyre.optable import OPS
 
 # Operation of KTIR to vector operation of the card. The operands are the tensors of the operation, in order.
-VECTOR_OPS: dict[str, str] = {
-    "arith.addf": "add",
-    "arith.subf": "sub",
-    "arith.mulf": "mul",
-    "arith.divf": "div",
-    "arith.maximumf": "maximum",
-    "arith.minimumf": "minimum",
-    "arith.negf": "neg",
-    "arith.addi": "add",
-    "arith.subi": "sub",
-    "arith.muli": "mul",
-    "arith.divsi": "div",
-    "arith.maxsi": "maximum",
-    "arith.minsi": "minimum",
-    "math.absf": "abs",
-    "math.absi": "abs",
-    "math.exp": "exp",
-    "math.log": "log",
-    "math.sqrt": "sqrt",
-    "math.rsqrt": "rsqrt",
-    "math.tanh": "tanh",
-    "math.floor": "floor",
-    "math.ceil": "ceil",
-    "math.trunc": "trunc",
-    "math.roundeven": "round",
-    "math.erf": "erf",
-    "math.sin": "sin",
-    "math.cos": "cos",
-    "math.tan": "tan",
-    "math.asin": "asin",
-    "math.acos": "acos",
-    "math.atan": "atan",
-    "math.atan2": "atan2",
-    "math.sinh": "sinh",
-    "math.cosh": "cosh",
-    "math.log2": "log2",
-    "math.log1p": "log1p",
-    "math.expm1": "expm1",
-    "math.exp2": "exp2",
-    "math.powf": "pow",
-    "math.fma": "fma",
-    "arith.remf": "fmod",
-    "arith.remsi": "fmod",
-    "arith.floordivsi": "floordiv",
-    "arith.andi": "bit_and",
-    "arith.ori": "bit_or",
-    "arith.xori": "bit_xor",
-    "arith.shli": "shl",
-    "arith.shrsi": "shr",
-    "arith.divui": "div",
-    "arith.remui": "fmod",
-    "spyreop.clip": "clamp",
-    "spyreop.floordiv": "floordiv",
-    "spyreop.fmod": "fmod",
-    "spyreop.gelu": "gelu",
-    "spyreop.gelu_tanh": "gelu_tanh",
-    "spyreop.isinf": "isinf",
-    "spyreop.isnan": "isnan",
-    "spyreop.mish": "mish",
-    "spyreop.pow": "pow",
-    "spyreop.random": "random",
-    "spyreop.remainder": "remainder",
-    "spyreop.sign": "sign",
-    "spyreop.silu": "silu",
-    "spyreop.softplus": "softplus3",
-    "spyreop.exp": "exp",
-    "spyreop.realdiv": "div",
-    "spyreop.reciprocal": "reciprocal",
-    "spyreop.rsqrt": "rsqrt",
-    "spyreop.sigmoid": "sigmoid",
-    "spyreop.sqrt": "sqrt",
-}
-NAMED_OPS: dict[str, str] = {
-    "linalg.add": "add",
-    "linalg.sub": "sub",
-    "linalg.mul": "mul",
-    "linalg.div": "div",
-    "linalg.max": "maximum",
-    "linalg.min": "minimum",
-    "linalg.exp": "exp",
-    "linalg.log": "log",
-    "linalg.sqrt": "sqrt",
-}
+VECTOR_OPS: dict[str, str] = {spelling: row.vector for row in OPS.values() for spelling in row.spellings}
+NAMED_OPS: dict[str, str] = {row.linalg: row.vector for row in OPS.values() if row.linalg}
 
 
 # Bits of the elements that the card holds narrower than it computes; what these operations give there wraps around.
 NARROW_BITS = {"i8": 8, "i16": 16}
 _WRAPPING = ("add", "sub", "mul", "neg", "shl", "abs", "div")
-_OF_TRUTH = {"add": "logical_xor", "sub": "logical_xor", "mul": "logical_and"}  # arithmetic of one bit
+_OF_TRUTH = {row.vector: row.truth_vector for row in OPS.values() if row.truth_vector}
 
 
 def apply(

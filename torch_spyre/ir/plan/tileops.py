@@ -18,6 +18,8 @@ import enum
 import math
 from dataclasses import dataclass, field
 
+from torch_spyre.optable import Row, TopK, lookup
+
 
 class Space(enum.Enum):
     MEMORY = "global"
@@ -137,12 +139,12 @@ Input = Operand | LinearOperand | Immediate | LaunchScalar | Positions
 
 @dataclass(frozen=True)
 class TileOp:
-    """One device operation. `op` is a SuperDSC opfunc name (add, relufwd, sum, batchmatmul, identity, …).
+    """One device operation. `op` names a row of the op table (add, relufwd, sum, batchmatmul, identity, …).
 
     gather copies from inputs[0], the table, whose indirect coordinates name the other inputs; scatter and scatter_add
     write inputs[0] into the output, the table. cumsum, cumprod, cummax and cummin run along dim `along`; so do
-    topkvalue and topkindex, whose output has `constants["k"]` elements there, the largest first, or the smallest with
-    `constants["ascending"]`; argmax and argmin reduce it. Dim `along` is never split.
+    topkvalue and topkindex, whose output has `top.count` elements there; argmax and argmin reduce it. Dim
+    `along` is never split.
 
     `dims` are all iteration dims, outer to inner; for batchmatmul the last three are m, n, k. `reduced` names the
     dims that the output lacks because they are summed (or maximised …). `core_order` lists the split dims, fastest
@@ -162,8 +164,13 @@ class TileOp:
     constants: dict[str, float] = field(default_factory=dict)
     origin: str = ""  # where it came from: aten op and user line
     along: str = ""
+    top: TopK | None = None
     source: tuple[Dim, ...] = ()  # handover: the dims as the input is split, in the order of `dims`
     source_order: tuple[str, ...] = ()
+
+    @property
+    def row(self) -> Row:
+        return lookup(self.op)
 
     @property
     def cores(self) -> int:

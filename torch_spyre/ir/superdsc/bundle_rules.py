@@ -21,10 +21,10 @@ import numpy as np
 
 from torch_spyre.constants import CORES, LX_BYTES, SEGMENT_BYTES, STICK_BYTES
 from torch_spyre.ir.superdsc import class_rules
-from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.constant_formats import word_bytes
 from torch_spyre.ir.superdsc.rules import Problem
 from torch_spyre.ir.superdsc.schema import SuperDSC
+from torch_spyre.optable import Kind
 
 if TYPE_CHECKING:
     from torch_spyre.ir.superdsc.bundle import Bundle
@@ -152,7 +152,7 @@ def overlapping(a: Block, b: Block) -> bool:
 
 
 def _inside(sdsc: SuperDSC, reads: list[Block], write: Block) -> Iterator[Problem]:
-    in_place = voc.lookup(sdsc.opfunc).kind in (voc.POINTWISE, voc.NORMS)
+    in_place = sdsc.row.kind in (Kind.POINTWISE, Kind.NORM)
     for one, two in itertools.combinations([r for r in reads if not r.memory], 2):
         if overlapping(one, two) and not one.same_sticks(two) and (one.first, one.dense) != (two.first, two.dense):
             detail = f"lies on Tensor{one.tensor} in LX, and is not the same tensor"

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ir.plan import opfuncs
 from torch_spyre.ir.plan.tileops import (
     Access,
     Coord,
@@ -75,8 +74,7 @@ def _end_byte(op: TileOp, operand: Operand | LinearOperand) -> int:
 
 
 def _canonical_op(op: TileOp) -> TileOp:
-    matmul = opfuncs.lookup(op.op).kind == opfuncs.MATMUL
-    fixed = {d.name for d in op.dims[-3:]} if matmul else set()
+    fixed = {d.name for d in op.dims[-3:]} if op.row.is_matmul else set()
     kept = [d for d in op.dims if d.size > 1 or d.slices > 1 or d.name in fixed]
     names = {d.name: f"d{i}" for i, d in enumerate(kept)}
     output = _canonical_operand(op, op.output, names)
@@ -98,7 +96,7 @@ def _canonical_op(op: TileOp) -> TileOp:
 
 def _canonical_name(op: TileOp) -> str:
     """Copies have one name: whether one changes the stick dim shows in its coordinates."""
-    return voc.COPY if op.op == voc.RESTICKIFY else opfuncs.base_name(op.op)
+    return voc.COPY if op.row.is_copy else op.row.name
 
 
 def _canonical_operand(op: TileOp, operand: Input, names: dict[str, str]) -> Input:

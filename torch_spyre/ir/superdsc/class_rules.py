@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.schema import SuperDSC
+from torch_spyre.optable import Kind, Row
 
 Found = tuple[str, str, int | None] | tuple[str, str, int | None, int]  # rule, detail, tensor, core
 
@@ -28,7 +29,7 @@ class MatmulRoles:
 def inputs_of(sdsc: SuperDSC) -> list[int]:
     """Tensors that the op reads as values: the accumulator of a reduction and index tensors are none."""
     skip = {*sdsc.compute.indices}
-    if voc.lookup(sdsc.opfunc).kind in (voc.REDUCTION, voc.NORMS, voc.TOPK):
+    if sdsc.row.kind in (Kind.REDUCTION, Kind.NORM, Kind.SELECTION):
         skip |= {*sdsc.compute.outputs}
     return [i for i in sdsc.compute.inputs if i not in skip]
 
@@ -68,7 +69,7 @@ def reduced_dims(sdsc: SuperDSC) -> tuple[str, ...]:
 
 
 def problems(sdsc: SuperDSC) -> Iterator[Found]:
-    func = voc.lookup(sdsc.opfunc)
+    func = sdsc.row
     inputs, outputs = inputs_of(sdsc), sdsc.compute.outputs
     scalars = {p for c in sdsc.constants if (p := voc.immediate_position(c.name)) is not None}
     if len(inputs) + len(scalars) != func.tensors or len(outputs) != 1:
@@ -81,33 +82,33 @@ def problems(sdsc: SuperDSC) -> Iterator[Found]:
     yield from _races(sdsc, combined_dims(sdsc))
     if sdsc.compute.indices:
         yield from _gather(sdsc)
-    elif func.kind == voc.MATMUL:
+    elif func.kind is Kind.MATMUL:
         yield from _matmul(sdsc)
-    elif func.kind == voc.TOPK:
+    elif func.kind is Kind.SELECTION:
         yield from _topk(sdsc)
-    elif func.kind == voc.REDUCTION or func.name == voc.EXX2:
+    elif func.reduces:
         yield from _reduction(sdsc)
     else:
         yield from _same_dims(sdsc)
-        if func.kind in (voc.POINTWISE, voc.NORMS):
+        if func.kind in (Kind.POINTWISE, Kind.NORM):
             yield from _one_stick(sdsc)
-        if func.kind == voc.NORMS:
+        if func.kind is Kind.NORM:
             yield from _one_value_per_stick(sdsc, func)
     yield from _constants(sdsc, func)
-    if func.kind == voc.CAST:
+    if func.kind is Kind.CAST:
         yield from _cast(sdsc, func)
 
 
 def combined_dims(sdsc: SuperDSC) -> tuple[str, ...]:
     """Dims over which cores combine partial results."""
-    func = voc.lookup(sdsc.opfunc)
-    if func.kind == voc.MATMUL:
+    func = sdsc.row
+    if func.kind is Kind.MATMUL:
         roles = matmul_roles(sdsc)
         return (roles.k,) if not isinstance(roles, str) and roles.k is not None else ()
-    return reduced_dims(sdsc) if func.kind == voc.REDUCTION or func.name == voc.EXX2 else ()
+    return reduced_dims(sdsc) if func.reduces else ()
 
 
-def _one_value_per_stick(sdsc: SuperDSC, func: voc.Func) -> Iterator[Found]:
+def _one_value_per_stick(sdsc: SuperDSC, func: Row) -> Iterator[Found]:
     """Means and scales of a layer norm have one value (or one pair) per row, in a stick of its own."""
     inputs = inputs_of(sdsc)
     rows = [inputs[0], sdsc.compute.outputs[0]] if func.name == voc.NORM_SCALE else inputs[1:3]
@@ -122,7 +123,7 @@ def _sticks(sdsc: SuperDSC, tensor: int) -> list[str]:
     return [d for d in sdsc.primary[sdsc.tensors[tensor].label].stick_dims if scale[d] > 0]
 
 
-def _constants(sdsc: SuperDSC, func: voc.Func) -> Iterator[Found]:
+def _constants(sdsc: SuperDSC, func: Row) -> Iterator[Found]:
     given = [c.name for c in sdsc.constants]
     missing = [name for name, default in func.constants.items() if default is None and name not in given]
     if missing:
@@ -181,11 +182,11 @@ def _reduction(sdsc: SuperDSC) -> Iterator[Found]:
         yield "split", f"reduced dims {', '.join(split)} are all split; at most one may be", output
     sticks = _sticks(sdsc, source)
     over_stick = any(d in sticks for d in reduced)
-    if sdsc.opfunc.endswith(voc.NONSTICK) and over_stick:
+    if sdsc.keeps_stick and over_stick:
         yield "stick-rule", f"{sdsc.opfunc} reduces dim {sticks[0]}, which lies in the sticks", source
     if sdsc.opfunc == voc.EXX2 and not over_stick:
         yield "stick-rule", "exx2 reduces the stick dim", source
-    if not over_stick and reduced and not sdsc.opfunc.endswith(voc.NONSTICK) and sticks:
+    if not over_stick and reduced and not sdsc.keeps_stick and sticks:
         yield (
             "stick-rule",
             f"{sdsc.opfunc} keeps the stick dim {sticks[0]}; that is {sdsc.opfunc}{voc.NONSTICK}",
@@ -203,7 +204,7 @@ def _matmul(sdsc: SuperDSC) -> Iterator[Found]:
     formats = [sdsc.tensors[i].format for i in (a, b)]
     if formats[0] != formats[1]:
         yield "format", f"operands of formats {formats[0]} and {formats[1]}; a matmul's operands share one", b
-    if sdsc.opfunc.endswith("fp8") and not formats[0].endswith("FP8"):
+    if sdsc.row.formats is not None and formats[0] not in sdsc.row.formats[0]:
         yield "format", f"{sdsc.opfunc} of {formats[0]}", a
     wanted = ((a, roles.k, "reduced"), (b, roles.n, "generated"), (sdsc.compute.outputs[0], roles.n, "generated"))
     for tensor, dim, role in wanted:
@@ -256,8 +257,8 @@ def _gather(sdsc: SuperDSC) -> Iterator[Found]:
         yield "dims", f"the result lacks dim {lacking[0]} of the table", output
 
 
-def _cast(sdsc: SuperDSC, func: voc.Func) -> Iterator[Found]:
+def _cast(sdsc: SuperDSC, func: Row) -> Iterator[Found]:
     source, output = inputs_of(sdsc)[0], sdsc.compute.outputs[0]
     formats = sdsc.tensors[source].format, sdsc.tensors[output].format
-    if formats[0] not in voc.CASTS[func.name][0] or formats[1] not in voc.CASTS[func.name][1]:
+    if func.formats is None or any(given not in known for given, known in zip(formats, func.formats, strict=True)):
         yield "format", f"{func.name} between tensors of formats {formats[0]} and {formats[1]}", output

@@ -3,7 +3,7 @@
 
 A memory address names its launch argument by 16 GiB segment and a byte offset in it; an LX address holds on every
 core. Start addresses and folds are redundant in the format: the reader checks them against the sizes, InvalidProgram
-says where they disagree. Most opfuncs are one tile op; `composites` says what the others become.
+says where they disagree. Most opfuncs are one tile op; `layer_norms` says what the others become.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.canonical import argument_use, lx_bytes
 from torch_spyre.ir.superdsc.constant_formats import decode
 from torch_spyre.ir.superdsc.schema import Json, SuperDSC
+from torch_spyre.optable import Kind, TopK
 
 _LARGEST_FP16 = 65504.0
 _ONE = {"m": "one.m", "n": "one.n", "k": "one.k"}  # dims of one element that a file leaves out
@@ -117,7 +118,7 @@ def read_sdsc(data: Json, names: TensorNames | None = None) -> TileOp:
 
 def tile_ops(sdsc: SuperDSC, names: TensorNames, scratch: layer_norms.Scratch) -> list[TileOp]:
     reader = Reader(sdsc, names)
-    if reader.func.kind == voc.NORMS:
+    if reader.func.kind is Kind.NORM:
         return layer_norms.expand(reader.composite(), scratch)
     return [reader.tile_op()]
 
@@ -125,7 +126,7 @@ def tile_ops(sdsc: SuperDSC, names: TensorNames, scratch: layer_norms.Scratch) -
 class Reader:
     def __init__(self, sdsc: SuperDSC, names: TensorNames) -> None:
         self.sdsc, self.names = sdsc, names
-        self.func = voc.lookup(sdsc.opfunc)
+        self.func = sdsc.row
         self.where = f"SuperDSC {sdsc.title}"
         self.inputs = class_rules.inputs_of(sdsc)
         self.output = sdsc.compute.outputs[0]
@@ -146,7 +147,7 @@ class Reader:
         sdsc = self.sdsc
         if sdsc.sizes[dim] > 1 or sdsc.slices[dim] > 1:
             return False
-        if self.func.kind == voc.MATMUL:
+        if self.func.kind is Kind.MATMUL:
             a, b = (sdsc.present(i) for i in self.inputs)
             return dim not in sdsc.present(self.output) and not (dim in a and dim in b)
         having = [a for i, a in enumerate(sdsc.allocations) if dim in sdsc.present(i)]
@@ -155,19 +156,19 @@ class Reader:
     def _lone(self, dim: str) -> bool:
         """A stick dim that the op does not have: one element of a padded stick, last among the dims."""
         sdsc = self.sdsc
-        last = dim == list(sdsc.sizes)[-1] and dim != voc.LAST_LABEL and self.func.kind != voc.MATMUL
+        last = dim == list(sdsc.sizes)[-1] and dim != voc.LAST_LABEL and self.func.kind is not Kind.MATMUL
         return last and sdsc.masking.get(dim, (0, 0))[0] == 1
 
     def tile_op(self) -> TileOp:
         sdsc, kind = self.sdsc, self.func.kind
-        if kind == voc.MATMUL:
+        if kind is Kind.MATMUL:
             return self._matmul()
-        if kind == voc.TOPK:
+        if kind is Kind.SELECTION:
             return self._topk()
         if sdsc.compute.indices:
             return self._gather()
-        op = "convert" if sdsc.opfunc in ("qfp8ch", "fp8todl16") else voc.base_name(sdsc.opfunc)
-        reduced = class_rules.reduced_dims(sdsc) if kind == voc.REDUCTION else ()
+        op = self.func.read_as or self.func.name
+        reduced = class_rules.reduced_dims(sdsc) if kind is Kind.REDUCTION else ()
         return self._op(op, self.labels, self._inputs(), tuple(d for d in reduced if d in self.labels))
 
     def _op(self, op: str, labels: Sequence[str], inputs: tuple[Input, ...], reduced: tuple[str, ...]) -> TileOp:
@@ -199,7 +200,7 @@ class Reader:
         self.rename = {found: searched} if found else {}
         op = self._op(self.sdsc.opfunc, [d for d in self.labels if d != found], self._inputs(), ())
         count = self.sdsc.valid(found) if found else 1
-        return replace(op, along=searched, constants={**op.constants, "k": count})
+        return replace(op, along=searched, top=TopK(count))
 
     def _gather(self) -> TileOp:
         sdsc = self.sdsc
@@ -213,13 +214,13 @@ class Reader:
         tensors = [self.operand(i) for i in self.inputs]
         return layer_norms.Composite(
             self._op(self.sdsc.opfunc, self.labels, tuple(tensors), ()),
-            class_rules.reduced_dims(self.sdsc) if self.func.name == voc.EXX2 else (),
+            class_rules.reduced_dims(self.sdsc) if self.func.reduces else (),
         )
 
     def _inputs(self) -> tuple[Input, ...]:
         """Tensors in order, around the scalars that constants put at their positions."""
         scalars: dict[int, Immediate] = {}
-        for position, name in voc.SCALAR_OPERANDS.get(self.func.name, {}).items():
+        for position, name in voc.scalar_operands(self.func.name).items():
             default = self.func.constants[name]
             assert default is not None
             scalars[position] = Immediate(default)
@@ -281,17 +282,17 @@ class Reader:
         """Constants by name. The mask value must be neutral, because masked elements are simply not visited here."""
         func = self.func
         given = {c.name: decode(c.bits, c.format) for c in self.sdsc.constants}
-        mask, neutral = given.pop(voc.MASK_VALUE, None), voc.neutral(func.name)
+        mask, neutral = given.pop(voc.MASK_VALUE, None), func.neutral[0]
         if mask is not None and (mask != 0.0 if neutral == 0.0 else mask * neutral < 0 or abs(mask) < _LARGEST_FP16):
             raise UnsupportedOp(
                 f"{self.where}: {voc.MASK_VALUE} {mask}, the neutral element of {func.name} is {neutral}"
             )
         values = {n: v for n, v in given.items() if voc.immediate_position(n, func.name) is None}
-        scalars = voc.SCALAR_OPERANDS.get(func.name, {}).values()
+        scalars = func.scalars
         for name, default in func.constants.items():
             if name not in scalars and name not in values and default is not None:
                 values[name] = default
-        if func.kind == voc.REDUCTION or func.name == voc.EXX2:
+        if func.reduces:
             count = math.prod(self.sdsc.valid(d) for d in class_rules.reduced_dims(self.sdsc))
             values = {n: 1.0 / count if math.isnan(v) and n in func.constants else v for n, v in values.items()}
         return values

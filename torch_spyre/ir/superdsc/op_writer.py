@@ -14,11 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 from torch_spyre.constants import CORES, SEGMENT_BYTES
 from torch_spyre.errors import InvalidProgram, NotExpressible, UnsupportedOp
-from torch_spyre.ir.plan import opfuncs
-from torch_spyre.ir.plan.opfuncs import OpFunc
 from torch_spyre.ir.plan.tileops import Dim, Immediate, LaunchScalar, LinearOperand, Operand, Positions, Space, TileOp
 from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.constant_formats import decode, encode, stick_elements, word_bytes
@@ -35,6 +34,7 @@ from torch_spyre.ir.superdsc.schema import (
     SuperDSC,
 )
 from torch_spyre.ir.superdsc.stick_accesses import SKIPPED, TensorAccess, read_access
+from torch_spyre.optable import PUBLISHED, SELECT, Gives, Kind, Row
 
 
 def write_sdsc(op: TileOp, index: int = 0, kernel: str = "kernel") -> SuperDSC:
@@ -63,8 +63,8 @@ class _Writer:
 
     def __init__(self, op: TileOp, index: int) -> None:
         self.op, self.index = op, index
-        self.func = _check_op(op)
-        self.opfunc = published_name(op, self.func)
+        self.row = _check_op(op)
+        self.opfunc = published_name(op, self.row)
         self.constants = _op_constants(op)
         self.valid = {d.name: d.size for d in op.dims}
         self.slices = {d.name: d.slices for d in op.dims}
@@ -78,13 +78,13 @@ class _Writer:
 
     def _read_accesses(self) -> list[TensorAccess]:
         """Inputs, then the result. Index tensors come first, as the public front end lists them."""
-        op, tensors = self.op, _tensor_inputs(self.op, self.func)
-        if self.func.kind == opfuncs.GATHER:
+        op, tensors = self.op, _tensor_inputs(self.op, self.row)
+        if self.row.kind is Kind.GATHER:
             *tables, output = (*tensors[:1], op.output)
             indices = [read_access(op, x) for x in tensors[1:]]
             table = read_access(op, tables[0], self._gathered_dims(indices))
             return [*indices, table, read_access(op, output)]
-        if self.func.kind == opfuncs.SELECTION:
+        if self.row.kind is Kind.SELECTION:
             return [read_access(op, tensors[0]), self._topk_result()]
         return [read_access(op, x) for x in (*tensors, op.output)]
 
@@ -105,12 +105,12 @@ class _Writer:
     def _topk_result(self) -> TensorAccess:
         """The result has a dim of its own for the k elements found."""
         op, output = self.op, self.op.output
-        if op.op not in ("topkvalue", "topkindex") or op.constants.get("ascending"):
-            raise NotExpressible(f"{op.op}{' of the smallest elements' * bool(op.constants.get('ascending'))}")
+        if op.top is None or op.top.ascending:
+            raise NotExpressible(f"{op.op}{'' if op.top is None else ' of the smallest elements'}")
         assert isinstance(output, Operand)
         if op.dim(op.along).slices > 1:
             raise InvalidProgram(f"op {op.name}: dim {op.along} of {op.op} is split")
-        count = int(op.constants["k"])
+        count = op.top.count
         narrow = replace(op, dims=tuple(replace(d, size=count) if d.name == op.along else d for d in op.dims))
         access = read_access(narrow, output)
         self.valid[_FOUND], self.slices[_FOUND] = count, 1
@@ -120,7 +120,7 @@ class _Writer:
     def _label_dims(self) -> dict[str, str]:
         """Labels by position; dims that only the file has (results of topk, skipped places) take free ones."""
         names = [d.name for d in self.op.dims]
-        labels = voc.dim_labels(len(names), self.func.kind)
+        labels = voc.dim_labels(len(names), self.row.kind)
         skipped = dict.fromkeys(d for a in self.accesses for d in a.extents if d.startswith(SKIPPED) or d == _FOUND)
         result = dict(zip(names, labels or (), strict=False))
         free = (x for x in voc.MATMUL_LABELS if x not in (labels or ()))
@@ -146,7 +146,7 @@ class _Writer:
         tails = {self.labels[d]: n for d, n in self.tails.items()}
         primary, tensors = self._layouts()
         count = len(self.accesses) - 1
-        indices = tuple(range(count - 1)) if self.func.kind == opfuncs.GATHER else ()
+        indices = tuple(range(count - 1)) if self.row.kind is Kind.GATHER else ()
         inputs = tuple(i for i in range(count) if i not in indices)
         output = count
         sdsc = SuperDSC(
@@ -160,10 +160,10 @@ class _Writer:
             allocations=(),
             tensors=tensors,
             compute=Compute(
-                unit=self.func.unit,
+                unit=self.row.unit.value,
                 opfunc=self.opfunc,
                 format=self._compute_format(),
-                inputs=(*inputs, output) if self.func.kind == opfuncs.REDUCTION else inputs,
+                inputs=(*inputs, output) if self.row.kind is Kind.REDUCTION else inputs,
                 outputs=(output,),
                 indices=indices,
             ),
@@ -177,19 +177,17 @@ class _Writer:
 
     def _stick_dims(self) -> list[str]:
         """Stick dim of each tensor's label, by the stick rule of the op's class."""
-        if self.func.kind == opfuncs.MATMUL:
+        if self.row.kind is Kind.MATMUL:
             return self._matmul_sticks()
         used = list(dict.fromkeys(a.stick for a in self.accesses if a.stick is not None))
-        if self.func.kind == opfuncs.GATHER or (
-            self.func.kind == opfuncs.COPY and (len(used) > 1 or self._sparse_side(used))
-        ):
+        if self.row.kind is Kind.GATHER or (self.row.kind is Kind.COPY and (len(used) > 1 or self._sparse_side(used))):
             return self._restickify_sticks()
         if len(used) > 1:
             raise NotExpressible(f"tensors stick on different dims ({', '.join(used)}); restickify first")
         if not used:
             self.accesses = [a.sticking_on(_LONE_STICK) for a in self.accesses]
         stick = used[0] if used else self._add_lone_stick()
-        if self.func.kind == opfuncs.REDUCTION:
+        if self.row.kind is Kind.REDUCTION:
             self._check_reduction(stick)
         if sparse := self._sparse_side([stick]):
             raise NotExpressible(f"tensor {sparse} has dim {stick} outside its sticks, another has it inside")
@@ -201,7 +199,7 @@ class _Writer:
 
     def _restickify_sticks(self) -> list[str]:
         """A copy that changes the stick dim; a side with one element per stick gets a stick dim of its own."""
-        if self.func.kind == opfuncs.COPY and all(a.tensor.space is Space.MEMORY for a in self.accesses):
+        if self.row.kind is Kind.COPY and all(a.tensor.space is Space.MEMORY for a in self.accesses):
             self.opfunc = voc.RESTICKIFY
         if any(a.stick is None for a in self.accesses):
             self._add_lone_stick()
@@ -228,7 +226,7 @@ class _Writer:
 
     def _check_output(self) -> None:
         output = self.accesses[-1]
-        if self.func.kind == opfuncs.SELECTION:
+        if self.row.kind is Kind.SELECTION:
             return
         expected = [d for d in self.op.dims if d.size > 1 and d.name not in self.op.reduced]
         copies = output.tensor.space is Space.LX  # of cores that work alike, each in its own scratchpad
@@ -291,7 +289,7 @@ class _Writer:
         if not {self.labels[d] for d in self.op.reduced} & {*sdsc.masking}:
             return sdsc
         format = self.accesses[0].tensor.format
-        mask = Constant(voc.MASK_VALUE, format, encode(voc.neutral(self.op.op), format))
+        mask = Constant(voc.MASK_VALUE, format, encode(self.row.neutral[0], format))
         return replace(sdsc, mask_constant=0, constants=(mask, *self.constants))
 
     def _core_slices(self, order: Sequence[str]) -> dict[int, dict[str, int]]:
@@ -302,7 +300,7 @@ class _Writer:
             raise InvalidProgram(f"op {op.name}: core_order {op.core_order} does not list the split dims {list(split)}")
         if op.cores > CORES:
             raise NotExpressible(f"{op.cores} cores; a card has {CORES}")
-        k_fast = self.func.kind == opfuncs.MATMUL and listed[:1] == [op.dims[-1].name]
+        k_fast = self.row.kind is Kind.MATMUL and listed[:1] == [op.dims[-1].name]
         keys = [order[-1], *order[:-1]] if k_fast else order
         result = {}
         for core in range(op.cores):
@@ -314,7 +312,7 @@ class _Writer:
 
     def _layouts(self) -> tuple[dict[str, Primary], tuple[LabeledDs, ...]]:
         """Tensors with the same stick dim, dims and stick size share a layout label."""
-        matmul = self.func.kind == opfuncs.MATMUL
+        matmul = self.row.kind is Kind.MATMUL
         names = iter(voc.MATMUL_LAYOUT_LABELS if matmul else voc.LAYOUT_LABELS)
         shared: dict[tuple[str, frozenset[str], int], str] = {}
         primary: dict[str, Primary] = {}
@@ -336,9 +334,9 @@ class _Writer:
     def _order(self, access: TensorAccess) -> tuple[str, ...]:
         """Labels from inner to outer; dims the tensor lacks follow, outside all others."""
         dims = [d.name for d in reversed(self.op.dims)]
-        if self.func.kind == opfuncs.MATMUL:
+        if self.row.kind is Kind.MATMUL:
             dims = dims[3:]
-        if self.func.kind == opfuncs.SELECTION:
+        if self.row.kind is Kind.SELECTION:
             dims = [*dims, _FOUND]
         missing = [d for d in dims if d not in access.extents]
         return tuple(self.labels[d] for d in (*access.extents, *missing))
@@ -378,15 +376,15 @@ class _Writer:
     def _compute_format(self) -> str:
         """The first operand's format. The values that an op computes with must share it."""
         used = self.accesses
-        if self.func.kind == opfuncs.CAST:
+        if self.row.kind is Kind.CAST:
             return used[0].tensor.format  # the name of the cast says both
-        if self.func.kind == opfuncs.GATHER:
+        if self.row.kind is Kind.GATHER:
             used = used[-2:]
-        elif self.func.kind == opfuncs.MATMUL:
+        elif self.row.kind is Kind.MATMUL:
             used = used[:2]
-        elif self.op.op in voc.COMPARISONS or self.op.op == "topkindex":
+        elif self.row.gives is not Gives.VALUES:
             used = used[:-1]  # the result is a truth value, or a position
-        elif self.op.op == voc.SELECT and isinstance(self.op.inputs[0], Operand):
+        elif self.row is SELECT and isinstance(self.op.inputs[0], Operand):
             used = used[1:]  # the condition is one
         # A scalar that the launch gives is a 0-d fp32 tensor beside tensors of any format.
         formats = [a.tensor.format for a in used if a.extents] or [a.tensor.format for a in used]
@@ -396,62 +394,57 @@ class _Writer:
         if len({*formats}) > 1:
             raise NotExpressible(f"tensors of formats {', '.join(dict.fromkeys(formats))} in one op; cast them first")
         # The copy engine has no integer form: an int32 copy moves the words as fp32.
-        if self.func.kind == opfuncs.COPY and first == "IEEE_INT32":
+        if self.row.kind is Kind.COPY and first == "IEEE_INT32":
             return "IEEE_FP32"
         return first
 
 
-def _check_op(op: TileOp) -> OpFunc:
-    func = opfuncs.lookup(op.op)
-    if func.kind == opfuncs.MATMUL and (len(op.dims) < 3 or op.reduced != (op.dims[-1].name,)):
+def _check_op(op: TileOp) -> Row:
+    row = op.row
+    if row.kind is Kind.MATMUL and (len(op.dims) < 3 or op.reduced != (op.dims[-1].name,)):
         raise InvalidProgram(f"op {op.name}: batchmatmul needs dims (…, m, n, k) and reduces k, got {op.reduced}")
     if any(d.chunk for d in op.dims):
         raise NotExpressible("a tile loop over chunks of slices; a file names whole slices")
-    if func.kind in (opfuncs.POINTWISE, opfuncs.COPY, opfuncs.CAST) and op.reduced:
+    if row.element_for_element and op.reduced:
         raise InvalidProgram(f"op {op.name}: {op.op} reduces nothing, got {op.reduced}")
     if math.prod(d.size for d in op.dims) == 0:
         raise NotExpressible(f"an empty iteration space {[(d.name, d.size) for d in op.dims]}")
-    return func
+    return row
 
 
+# (format of the operand, format of the result) -> opfunc
 _CONVERSIONS = {
-    ("SEN169_FP16", "IEEE_FP32"): "dl16tofp32",
-    ("IEEE_FP32", "SEN169_FP16"): "fp32todl16",
-    ("SEN143_FP8", "SEN169_FP16"): "fp8todl16",
-    ("SEN152_FP8", "SEN169_FP16"): "fp8todl16",
-    ("SEN169_FP16", "SEN143_FP8"): "qfp8ch",
-    ("SEN169_FP16", "SEN152_FP8"): "qfp8ch",
+    pair: row.superdsc for row in PUBLISHED.values() if row.formats is not None for pair in product(*row.formats)
 }
 
 
-def published_name(op: TileOp, func: OpFunc) -> str:
+def published_name(op: TileOp, row: Row) -> str:
     """The opfunc's name in a file; NotExpressible if the public front end emits none that does this."""
-    if func.kind in (opfuncs.COPY, opfuncs.GATHER):
+    if row.kind in (Kind.COPY, Kind.GATHER):
         return voc.COPY
-    if func.kind == opfuncs.CAST and op.op == "convert":
+    if row.kind is Kind.CAST and row.formats is None:
         source = op.inputs[0]
         formats = (source.tensor.format if isinstance(source, Operand) else "", op.output.tensor.format)
         if formats not in _CONVERSIONS:
             raise NotExpressible(f"no opfunc converts {formats[0] or 'a scalar'} to {formats[1]}")
         return _CONVERSIONS[formats]
-    if func.kind == opfuncs.MATMUL:
+    if row.kind is Kind.MATMUL:
         small = any(x.tensor.format.endswith("FP8") for x in op.inputs if isinstance(x, Operand))
         return "batchmatmulfp8" if small else op.op
-    name = opfuncs.base_name(op.op)
-    if name not in voc.FUNCS:
-        raise NotExpressible(f"opfunc {name!r} is not among those that a front end emits")
-    return name
+    if not row.superdsc:
+        raise NotExpressible(f"opfunc {row.name!r} is not among those that a front end emits")
+    return row.superdsc
 
 
-def _tensor_inputs(op: TileOp, func: OpFunc) -> list[Operand | LinearOperand]:
-    if len(op.inputs) < func.operands or (len(op.inputs) > func.operands and not func.variadic):
-        raise InvalidProgram(f"op {op.name}: {op.op} has {len(op.inputs)} inputs, it takes {func.operands}")
+def _tensor_inputs(op: TileOp, row: Row) -> list[Operand | LinearOperand]:
+    if not row.takes(len(op.inputs)):
+        raise InvalidProgram(f"op {op.name}: {op.op} has {len(op.inputs)} inputs, it takes {row.operands}")
     scalars = [x for x in op.inputs if isinstance(x, LaunchScalar)]
     if scalars:
         raise NotExpressible(f"launch scalar {scalars[0].index} is an operand; a bundle has no scalar arguments")
     if any(isinstance(x, Positions) for x in op.inputs):
         raise NotExpressible("an operand is the position itself; a file has tensors and constants")
-    if func.kind in (opfuncs.REDUCTION, opfuncs.MATMUL) and any(isinstance(x, Immediate) for x in op.inputs):
+    if row.kind in (Kind.REDUCTION, Kind.MATMUL) and any(isinstance(x, Immediate) for x in op.inputs):
         raise InvalidProgram(f"op {op.name}: {op.op} has a scalar operand")
     return [x for x in op.inputs if isinstance(x, Operand | LinearOperand)]
 
@@ -461,8 +454,7 @@ def _op_constants(op: TileOp) -> tuple[Constant, ...]:
     clash = [name for name in op.constants if voc.immediate_position(name, op.op) is not None]
     if clash:
         raise NotExpressible(f"constant {clash[0]} has the name of a scalar operand")
-    own = {} if op.op in ("topkvalue", "topkindex") else op.constants  # k is the size of a dim
-    constants = [_constant(name, value, "IEEE_FP32") for name, value in own.items()]
+    constants = [_constant(name, value, "IEEE_FP32") for name, value in op.constants.items()]
     for position, operand in enumerate(op.inputs):
         if isinstance(operand, Immediate):
             constants.append(_constant(voc.immediate_name(position, op.op), operand.value, operand.format))

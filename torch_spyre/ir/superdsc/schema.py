@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
+from torch_spyre.optable import NONSTICK, PUBLISHED, Row, lookup
 
 Json = Any
 
@@ -146,6 +147,16 @@ class SuperDSC:
     @property
     def title(self) -> str:
         return f"{self.index}_{self.opfunc}"
+
+    @property
+    def row(self) -> Row:
+        """The op that the opfunc names; UnsupportedOp for any that the public front end does not emit."""
+        return lookup(self.opfunc, PUBLISHED)
+
+    @property
+    def keeps_stick(self) -> bool:
+        """Does the opfunc say that the reduced dim lies outside the sticks?"""
+        return self.opfunc == f"{self.row.superdsc}{NONSTICK}"
 
     def valid(self, dim: str) -> int:
         """Elements of a dim that exist: the size without its masked padding."""

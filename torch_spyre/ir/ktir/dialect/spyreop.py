@@ -13,33 +13,21 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-# name -> number of operands: the intrinsics of the published dialect, then those of this project.
+from torch_spyre import optable
+
+# name -> number of operands: those that the op table spells so, and what the published dialect has besides.
 INTRINSICS: dict[str, int] = {
     "addi32toi32": 2,
     "addi64toi64": 2,
     "muli32toi32": 2,
-    "exp": 1,
-    "gelu": 1,
     "idx32toaddr": 3,
     "layernormscale": 1,
-    "realdiv": 2,
-    "reciprocal": 1,
-    "rsqrt": 1,
-    "sigmoid": 1,
-    "silu": 1,
-    "softplus": 3,
-    "sqrt": 1,
-    "clip": 3,
-    "floordiv": 2,
-    "fmod": 2,
-    "gelu_tanh": 1,
-    "isinf": 1,
-    "isnan": 1,
-    "mish": 1,
-    "pow": 2,
-    "random": 3,
-    "remainder": 2,
-    "sign": 1,
+    **{
+        spelling.removeprefix("spyreop."): row.operands
+        for row in optable.OPS.values()
+        for spelling in row.spellings
+        if spelling.startswith("spyreop.")
+    },
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of planned ops as KTIR: which arith, math or spyreop op an opfunc becomes, and in which element type.
+"""Arithmetic of planned ops as KTIR: in which element type an op computes, and the operations it becomes.
 
 A pointwise op computes in f16 when everything it touches is f16 (each f16 value is rounded to the card's format), in
 i32 when everything is integer, and otherwise in f32 with one conversion at its end.
@@ -38,6 +38,7 @@ from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.ktir.dialect import arith_ops, spyreop
 from torch_spyre.ir.ktir.dialect.affine_text import identity_map
 from torch_spyre.ir.plan.tileops import Coord
+from torch_spyre.optable import OPS, SELECT, Row, WithConstant
 
 ELEMENT_TYPES: dict[str, Attribute] = {
     "SEN169_FP16": f16,
@@ -50,105 +51,10 @@ ELEMENT_TYPES: dict[str, Attribute] = {
     "SEN152_FP8": Float8E5M2Type(),
 }
 
-FLOAT_BINARY: dict[str, Any] = {
-    "add": arith.AddfOp,
-    "sub": arith.SubfOp,
-    "mul": arith.MulfOp,
-    "realdiv": arith.DivfOp,
-    "maximum": arith.MaximumfOp,
-    "minimum": arith.MinimumfOp,
-    "pow": math.PowFOp,
-    "atan2": math.Atan2Op,
+# KTIR's name of an op of the table -> the class that builds it.
+OPERATIONS: dict[str, Any] = {
+    op.name: op for dialect in (arith.Arith, math.Math, spyreop.SpyreOp) for op in dialect.operations
 }
-INTEGER_BINARY: dict[str, Any] = {
-    "add": arith.AddiOp,
-    "sub": arith.SubiOp,
-    "mul": arith.MuliOp,
-    "truncdiv": arith.DivSIOp,
-    "maximum": arith.MaxSIOp,
-    "minimum": arith.MinSIOp,
-    "floordiv": arith.FloorDivSIOp,
-    "fmod": arith.RemSIOp,
-    "bit_and": arith.AndIOp,
-    "bit_or": arith.OrIOp,
-    "bit_xor": arith.XOrIOp,
-    "shl": arith.ShLIOp,
-    "shr": arith.ShRSIOp,
-}
-FLOAT_UNARY: dict[str, Any] = {
-    "neg": arith.NegfOp,
-    "abs": math.AbsFOp,
-    "exp": math.ExpOp,
-    "log": math.LogOp,
-    "sqrt": math.SqrtOp,
-    "rsqrt": math.RsqrtOp,
-    "tanh": math.TanhOp,
-    "floor": math.FloorOp,
-    "ceil": math.CeilOp,
-    "trunc": math.TruncOp,
-    "round": math.RoundEvenOp,
-    "erf": math.ErfOp,
-    "sin": math.SinOp,
-    "cos": math.CosOp,
-    "tan": math.TanOp,
-    "asin": math.AsinOp,
-    "acos": math.AcosOp,
-    "atan": math.AtanOp,
-    "sinh": math.SinhOp,
-    "cosh": math.CoshOp,
-    "log2": math.Log2Op,
-    "log1p": math.Log1pOp,
-    "expm1": math.ExpM1Op,
-    "exp2": math.Exp2Op,
-}
-# Opfuncs that are a binary op with a constant: (op, constant, constant is the left side).
-WITH_CONSTANT: dict[str, tuple[str, float, bool]] = {
-    "relufwd": ("maximum", 0.0, False),
-    "reciprocal": ("realdiv", 1.0, True),
-}
-# (predicate of cmpf, predicate of cmpi)
-COMPARISONS: dict[str, tuple[str, str]] = {
-    "equal": ("oeq", "eq"),
-    "notequal": ("une", "ne"),
-    "greaterthan": ("ogt", "sgt"),
-    "greaterequal": ("oge", "sge"),
-    "lesserthan": ("olt", "slt"),
-    "lesserequal": ("ole", "sle"),
-}
-# Opfuncs that are a scalar function of `spyreop` inside linalg.generic: on floats, and on integers.
-FLOAT_INTRINSICS: dict[str, str] = {
-    "sigmoid": "sigmoid",
-    "gelufwd": "gelu",
-    "gelu_tanh": "gelu_tanh",
-    "silu": "silu",
-    "softplus": "softplus",
-    "mish": "mish",
-    "sign": "sign",
-    "clip": "clip",
-    "fmod": "fmod",
-    "remainder": "remainder",
-    "floordiv": "floordiv",
-    "isnan": "isnan",
-    "isinf": "isinf",
-}
-INTEGER_INTRINSICS: dict[str, str] = {
-    "remainder": "remainder",
-    "sign": "sign",
-    "clip": "clip",
-    "random": "random",
-    "pow": "pow",
-}
-
-# reduction -> (float combiner, integer combiner, float neutral element, int32 neutral element)
-REDUCTIONS: dict[str, tuple[Any, Any, float, int]] = {
-    "sum": (arith.AddfOp, arith.AddiOp, 0.0, 0),
-    "mean": (arith.AddfOp, arith.AddiOp, 0.0, 0),
-    "max": (arith.MaximumfOp, arith.MaxSIOp, -pymath.inf, -(2**31)),
-    "min": (arith.MinimumfOp, arith.MinSIOp, pymath.inf, 2**31 - 1),
-    "prod": (arith.MulfOp, arith.MuliOp, 1.0, 1),
-}
-
-SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 Add = Callable[[Operation], SSAValue]
 Splat = Callable[[float, Attribute], SSAValue]
@@ -167,14 +73,13 @@ def fits_f16(value: float) -> bool:
     return in_range and (mantissa * 1024).is_integer() and struct.unpack("e", struct.pack("e", value))[0] == value
 
 
-# Ops that compare their operands or pass one of them on: infinity is the largest number of the card's 16-bit format
-# there. Others compute with it, and a number that takes part in arithmetic is one of fp32.
-_CHOOSING = frozenset(("where3", "maximum", "minimum", "clip", "identity", "relufwd", *COMPARISONS))
+def compute_type(elements: Sequence[Attribute], immediates: Sequence[float], chooses: bool = True) -> Attribute:
+    """Element type in which a pointwise op over tensors of `elements` computes.
 
-
-def compute_type(elements: Sequence[Attribute], immediates: Sequence[float], op: str = "identity") -> Attribute:
-    """Element type in which a pointwise op over tensors of `elements` computes."""
-    if op not in _CHOOSING and any(pymath.isinf(v) for v in immediates):
+    An op that chooses among its operands takes infinity for the largest number of the card's 16-bit format. Others
+    compute with it, and a number that takes part in arithmetic is one of fp32.
+    """
+    if not chooses and any(pymath.isinf(v) for v in immediates):
         return f32
     if elements and not any(is_float(e) for e in elements) and all(float(v).is_integer() for v in immediates):
         return i32
@@ -202,36 +107,32 @@ def convert(add: Add, value: SSAValue, target: Attribute) -> SSAValue:
     return add((arith_ops.ExtUIOp if source == i1 else arith_ops.ExtSIOp)(value, result))
 
 
-def pointwise(add: Add, splat: Splat, op: str, values: Sequence[SSAValue], empty: Callable[[], SSAValue]) -> SSAValue:
-    """The value of opfunc `op`; all `values` have one type, comparisons and where3 give or take truth as numbers."""
+def pointwise(add: Add, splat: Splat, row: Row, values: Sequence[SSAValue], empty: Callable[[], SSAValue]) -> SSAValue:
+    """The value of an op; all `values` have one type, comparisons and where3 give or take truth as numbers."""
     element = arith_ops.element_type(values[-1].type)
     floating = is_float(element)
-    if op in COMPARISONS:
+    if row.predicates:
         compare: Any = arith_ops.CmpfOp if floating else arith_ops.CmpiOp
-        return add(compare(values[0], values[1], COMPARISONS[op][0 if floating else 1]))
-    if op == "where3":
+        return add(compare(values[0], values[1], row.predicates[0 if floating else 1]))
+    if row is SELECT:
         return _select(add, splat, values)
-    if op in WITH_CONSTANT:
-        binary, constant, left = WITH_CONSTANT[op]
-        other = splat(constant, element)
-        return pointwise(add, splat, binary, [other, values[0]] if left else [values[0], other], empty)
-    binary_table = FLOAT_BINARY if floating else INTEGER_BINARY
-    if op in binary_table:
-        return add(binary_table[op](values[0], values[1]))
-    if floating and op in FLOAT_UNARY:
-        return add(FLOAT_UNARY[op](values[0]))
-    intrinsics = FLOAT_INTRINSICS if floating else INTEGER_INTRINSICS
-    if op in intrinsics:
-        return add(_intrinsic(intrinsics[op], values, empty()))
-    if floating and op == "fma":
-        return add(math.FmaOp.build(operands=list(values), result_types=[values[0].type]))
-    if op == "bit_not":
-        return add(arith.XOrIOp(values[0], splat(-1, element)))
-    if op == "neg":
-        return add(arith.SubiOp(splat(0, element), values[0]))
-    if op == "abs":
-        return add(math.AbsIOp(values[0]))
-    raise UnsupportedOp(f"opfunc {op} on elements of type {element}")
+    spelling = row.floats if floating else row.integers
+    if isinstance(spelling, WithConstant):
+        constant = splat(spelling.constant, element)
+        both = [constant, values[0]] if spelling.first else [values[0], constant]
+        return pointwise(add, splat, OPS[spelling.op], both, empty)
+    if not spelling:
+        raise UnsupportedOp(f"opfunc {row.name} on elements of type {element}")
+    operation = OPERATIONS[spelling]
+    return add(
+        _intrinsic(operation, values, empty()) if issubclass(operation, spyreop.IntrinsicOp) else operation(*values)
+    )
+
+
+def combiner(row: Row, element: Attribute) -> Any:
+    """The operation that joins two partial results of a reduction."""
+    joined = OPS[row.combine]
+    return OPERATIONS[str(joined.floats if is_float(element) else joined.integers)]
 
 
 def _select(add: Add, splat: Splat, values: Sequence[SSAValue]) -> SSAValue:
@@ -242,13 +143,13 @@ def _select(add: Add, splat: Splat, values: Sequence[SSAValue]) -> SSAValue:
     return add(arith_ops.SelectOp(truth, left, right))
 
 
-def _intrinsic(name: str, values: Sequence[SSAValue], out: SSAValue) -> GenericOp:
+def _intrinsic(function: type[spyreop.IntrinsicOp], values: Sequence[SSAValue], out: SSAValue) -> GenericOp:
     """linalg.generic that applies a spyreop to corresponding elements."""
     type_ = values[0].type
     assert isinstance(type_, TensorType)
     rank, element = type_.get_num_dims(), type_.element_type
     block = Block(arg_types=[element] * (len(values) + 1))
-    scalar = spyreop.OPS[name](*block.args[:-1])
+    scalar = function(*block.args[:-1])
     block.add_ops([scalar, YieldOp(scalar.result)])
     maps = [identity_map(rank)] * (len(values) + 1)
     return GenericOp(list(values), [out], Region(block), maps, [IteratorTypeAttr.parallel()] * rank, [type_])

@@ -22,10 +22,8 @@ from torch_spyre.ir.ktir.dialect.context import BatchMatmulOp, LoadOp, MatmulOp,
 from torch_spyre.ir.ktir.dialect.spyreop_tensor import ArgReduceOp, ScanOp, SortOp
 from torch_spyre.ir.ktir.emit.accesses import INDEX, Head, Slice, hint, tensor_type
 from torch_spyre.ir.ktir.emit.arithmetic import (
-    COMPARISONS,
     ELEMENT_TYPES,
-    REDUCTIONS,
-    SCANS,
+    combiner,
     compute_type,
     contraction,
     convert,
@@ -38,21 +36,6 @@ from torch_spyre.ir.ktir.emit.deliveries import deliver, groups_of
 from torch_spyre.ir.ktir.emit.tile_loops import tile_loop
 from torch_spyre.ir.ktir.text import verify
 from torch_spyre.ir.plan.barriers import barriers_before
-from torch_spyre.ir.plan.opfuncs import (
-    CAST,
-    COPY,
-    EXCHANGE,
-    GATHER,
-    MATMUL,
-    POINTWISE,
-    REDUCTION,
-    SCAN,
-    SCATTER,
-    SELECTION,
-    OpFunc,
-    base_name,
-    lookup,
-)
 from torch_spyre.ir.plan.tileops import (
     Immediate,
     Input,
@@ -64,6 +47,7 @@ from torch_spyre.ir.plan.tileops import (
     Space,
     TileOp,
 )
+from torch_spyre.optable import SELECT, Gives, Kind
 
 
 def emit(kernel: Kernel) -> ModuleOp:
@@ -116,47 +100,40 @@ class _OpEmitter:
         self.kernel = kernel
         self.head = head
         self.op = op
+        self.row = op.row
         self.ops = ops
         self.slices = {d.name: head.slice(op, d) for d in op.dims}
 
     def run(self) -> None:
         op = self.op
-        opfunc = lookup(op.op)
-        if len(op.inputs) < opfunc.operands or (len(op.inputs) > opfunc.operands and not opfunc.variadic):
-            raise InvalidProgram(f"op {op.name}: {op.op} takes {opfunc.operands} inputs, got {len(op.inputs)}")
+        if not self.row.takes(len(op.inputs)):
+            raise InvalidProgram(f"op {op.name}: {op.op} takes {self.row.operands} inputs, got {len(op.inputs)}")
         if op.cores > self.kernel.cores:
             raise InvalidProgram(f"op {op.name} is split over {op.cores} cores, the kernel has {self.kernel.cores}")
         if op.cores < self.kernel.cores:
-            self._guarded(self.head.less_than(self.head.core_id, op.cores), lambda: self._body(opfunc))
+            self._guarded(self.head.less_than(self.head.core_id, op.cores), self._body)
         else:
-            self._body(opfunc)
+            self._body()
 
-    def _body(self, opfunc: OpFunc) -> None:
+    def _body(self) -> None:
         linear = [x for x in (*self.op.inputs, self.op.output) if isinstance(x, LinearOperand)]
-        if linear and opfunc.kind not in (COPY, CAST):
+        if linear and not self.row.is_move:
             raise InvalidProgram(
                 f"op {self.op.name}: {self.op.op} touches {linear[0].tensor.name} at a linear offset; copy it"
             )
-        if opfunc.kind == MATMUL:
-            self._matmul()
-        elif opfunc.kind == REDUCTION:
-            self._reduction(base_name(self.op.op))
-        elif opfunc.kind == POINTWISE:
-            self._pointwise()
-        elif opfunc.kind == GATHER:
-            self._gather()
-        elif opfunc.kind == SCATTER:
-            self._scatter()
-        elif opfunc.kind == SCAN:
-            self._scan()
-        elif opfunc.kind == EXCHANGE:
-            self._handover()
-        elif opfunc.kind == SELECTION:
-            self._selection()
-        else:
-            dims = self._dims()
-            source = self.op.inputs[0]
-            self._store(self._value(source, dims, self._output_type() if isinstance(source, Immediate) else None), dims)
+        emit: dict[Kind, Callable[[], None]] = {
+            Kind.POINTWISE: self._pointwise,
+            Kind.REDUCTION: self._reduction,
+            Kind.MATMUL: self._matmul,
+            Kind.COPY: self._move,
+            Kind.CAST: self._move,
+            Kind.GATHER: self._gather,
+            Kind.SCATTER: self._scatter,
+            Kind.SCAN: self._scan,
+            Kind.EXCHANGE: self._handover,
+            Kind.SELECTION: self._selection,
+        }
+        emit[self.row.kind]()
 
     # -- building blocks -----------------------------------------------------------------------------------------
 
@@ -225,21 +202,25 @@ class _OpEmitter:
 
     # -- classes of ops ------------------------------------------------------------------------------------------
 
+    def _move(self) -> None:
+        dims, source = self._dims(), self.op.inputs[0]
+        self._store(self._value(source, dims, self._output_type() if isinstance(source, Immediate) else None), dims)
+
     def _pointwise(self) -> None:
         op, dims = self.op, self._dims()
-        is_select = op.op == "where3"
+        is_select = self.row is SELECT
         sources = op.inputs[1:] if is_select else op.inputs
         elements = [e for e in map(self._input_type, sources) if e is not None]
-        if op.op not in COMPARISONS:
+        if not self.row.predicates:
             elements.append(self._output_type())
-        element = compute_type(elements, [s.value for s in sources if isinstance(s, Immediate)], op.op)
+        element = compute_type(elements, [s.value for s in sources if isinstance(s, Immediate)], self.row.chooses)
         condition = [self._value(op.inputs[0], dims)] if is_select else []
         values = condition + [self._value(s, dims, element) for s in sources]
 
         result = pointwise(
             self._add,
             lambda v, e: self.head.splat(self.head.scalar(v, e), dims),
-            op.op,
+            self.row,
             values,
             lambda: self._empty(element, dims),
         )
@@ -265,7 +246,7 @@ class _OpEmitter:
         value = self._value(op.inputs[0], dims, self._output_type())
         store = StoreOp.build(operands=[value, self._add(self.head.gather_tile(table, op.inputs, dims))])
         store.attributes["origin"] = StringAttr(f"{op.name}: {op.origin}" if op.origin else op.name)
-        if op.op == "scatter_add":
+        if self.row.combine:
             store.attributes["accumulate"] = UnitAttr()
         self.ops.append(store)
 
@@ -279,22 +260,23 @@ class _OpEmitter:
     def _scan(self) -> None:
         dims = self._dims()
         source = self._value(self.op.inputs[0], dims, self._output_type())
-        self._store(self._add(ScanOp(source, self._along(), SCANS[self.op.op])), dims)
+        self._store(self._add(ScanOp(source, self._along(), self.row.reduction)), dims)
 
     def _selection(self) -> None:
         op, along = self.op, self._along()
         dims = self._dims()
         source = self._value(op.inputs[0], dims)
-        if op.op in ("argmax", "argmin"):
-            chosen = ArgReduceOp(source, along, op.op.removeprefix("arg"))
+        if self.row.reduction:
+            chosen = ArgReduceOp(source, along, self.row.reduction)
             self.ops.append(chosen)
             self._store(chosen.index, [s for i, s in enumerate(dims) if i != along])
             return
-        k = int(op.constants["k"])
-        order = SortOp(source, along, not op.constants.get("ascending"), True, k)
+        if op.top is None:
+            raise InvalidProgram(f"op {op.name}: {op.op} does not say how many elements it finds")
+        order = SortOp(source, along, not op.top.ascending, True, op.top.count)
         self.ops.append(order)
-        dims[along] = Slice(op.along, k)
-        self._store(order.index if op.op == "topkindex" else order.value, dims)
+        dims[along] = Slice(op.along, op.top.count)
+        self._store(order.index if self.row.gives is Gives.PLACES else order.value, dims)
 
     def _handover(self) -> None:
         op = self.op
@@ -308,29 +290,28 @@ class _OpEmitter:
         self.ops.extend(operations := deliver(found, partial, result))
         self._store(operations[-1].results[0], target)
 
-    def _reduction(self, name: str) -> None:
+    def _reduction(self) -> None:
         op = self.op
         kept = self._dims([d.name for d in op.dims if d.name not in op.reduced])
         source = self._value(op.inputs[0], self._dims())
         element, out = element_type(source.type), self._output_type()
         narrow = not is_float(element) and element != i32  # the least number is one of int32
-        if self._split_reduced() or name == "mean" or element != out or narrow:
+        if self._split_reduced() or self.row.scaled_by or element != out or narrow:
             element = f32 if is_float(element) or is_float(out) else i32
             source = convert(self._add, source, element)
-        float_combine, integer_combine, float_neutral, integer_neutral = REDUCTIONS[name]
-        combine = float_combine if is_float(element) else integer_combine
-        neutral = float_neutral if is_float(element) else integer_neutral
+        combine, neutral = combiner(self.row, element), self.row.neutral[0 if is_float(element) else 1]
         init = self.head.splat(self.head.scalar(neutral, element), kept)
         axes = [i for i, d in enumerate(op.dims) if d.name in op.reduced]
         value = self._add(ReduceOp([source], [init], axes, ReduceOp.short_combiner(combine, element)))
-        self._finish(value, init, combine, kept, self._mean_factor() if name == "mean" else None)
+        self._finish(value, init, combine, kept, self._factor() if self.row.scaled_by else None)
 
-    def _mean_factor(self) -> float:
-        if "scaling_factor" not in self.op.constants:
+    def _factor(self) -> float:
+        constant = self.row.scaled_by
+        if constant not in self.op.constants:
             raise InvalidProgram(
-                f"op {self.op.name}: mean needs constants['scaling_factor'], one over the element count"
+                f"op {self.op.name}: {self.row.name} needs constants[{constant!r}], one over the element count"
             )
-        return self.op.constants["scaling_factor"]
+        return self.op.constants[constant]
 
     def _matmul(self) -> None:
         op = self.op
