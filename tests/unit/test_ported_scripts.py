@@ -85,7 +85,12 @@ def test_deterministic_scatters_stay_on_the_card(deterministic: None, compiled: 
     def scatters(x: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> list[torch.Tensor]:
         added = x.index_add(0, places, rows)
         put = x.index_put((places,), rows, accumulate=True)
-        return [added, put, x.scatter_add(0, places.unsqueeze(1).expand(5, 37), rows), x.scatter(0, places[:, None], 7)]
+        written = x.clone()
+        written[places[:2], 3] = rows[:2, 0]
+        written[:, places] += 1
+        column = places.unsqueeze(1).expand(5, 37)
+        some = x.scatter(1, column.T[:4, :3].contiguous(), rows)
+        return [added, put, written, some, x.scatter_add(0, column, rows), x.scatter(0, places[:, None], 7)]
 
     x, places, rows = torch.rand(4, 37), torch.tensor([3, 0, 3, 1, 3]), torch.rand(5, 37)
     torch._dynamo.reset()
