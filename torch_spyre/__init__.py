@@ -12,11 +12,9 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_spyre import knobs
 from torch_spyre.constants import DEVICE_NAME
 
 __version__ = "0.1.0"
-knobs.set_compiler_config(lambda: importlib.import_module("torch_spyre._inductor.config"))  # late: start-up
 
 
 def _autoload() -> None:
@@ -28,7 +26,7 @@ def _autoload() -> None:
     import torch
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
-    from torch_spyre import _C, logging_config  # late: start-up
+    from torch_spyre import _C, knobs, logging_config  # late: start-up
     from torch_spyre.decompositions import attention, fused_layers  # late: start-up
     from torch_spyre.device import amp, api  # late: start-up
     from torch_spyre.ops import published  # late: start-up
@@ -36,6 +34,7 @@ def _autoload() -> None:
     from torch_spyre.patches import applied  # late: start-up
 
     api._set_compiler(_compiler)
+    knobs.set_compiler_config(lambda: importlib.import_module("torch_spyre._inductor.config"))  # late: start-up
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()
     applied.apply_to_torch()

@@ -298,12 +298,13 @@ def when_attached(action: Callable[[ModuleType], None]) -> None:
 
 
 def set_compiler_config(load: Callable[[], Any]) -> None:
-    """Says how to get the config module that holds the rows of the group "compiler"; the package does."""
+    """Says how to get the config module that holds the rows of the group "compiler". The package does when it loads the
+    device; without torch there is none."""
     global _compiler_config
     _compiler_config = load
 
 
-_compiler_config: Callable[[], Any]
+_compiler_config: Callable[[], Any] | None = None
 _listeners: list[Callable[[], None]] = []
 
 
@@ -322,9 +323,11 @@ def changed() -> None:
 def patch(**values: Value) -> Iterator[None]:
     """Sets knobs for a ``with`` block. Compiler rows go through the config module, for Inductor's cache key."""
     checked = {name: _row(name).check(value) for name, value in values.items()}
-    compiler = {name: value for name, value in checked.items() if ROWS[name].group == "compiler"}
     with contextlib.ExitStack() as stack:
-        if compiler:
+        compiler = {}
+        if _compiler_config is not None:
+            compiler = {name: value for name, value in checked.items() if ROWS[name].group == "compiler"}
+        if compiler and _compiler_config is not None:
             stack.enter_context(_compiler_config().patch(**compiler))
         before = dict(_overrides)
         stack.callback(_restore, before)
