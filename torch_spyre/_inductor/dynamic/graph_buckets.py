@@ -39,6 +39,7 @@ from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre._inductor.tilegraph.tracing import INDIRECT, Tracer, symbol
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.plan.tileops import Term
+from torch_spyre.optable import Kind
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _SCALAR = "size"  # begin of the names of launch scalars that hold a function of sizes
@@ -76,8 +77,8 @@ class BucketBuilder(Builder):
         extents = self._loops("d", step.ranges, names, _kept_whole(step))
         reduced = self._loops("r", step.reduction_ranges, names, set(range(len(step.reduction_ranges))))
         place = (shape.room, shape.room_stride, step.target)
-        run = Player(step.ops, names)
-        self.add(Computed(step.name, step.kind, extents, reduced, step.dtype, *place, step.origin, step.hints, run))
+        run, kind = Player(step.ops, names), Kind(step.kind)
+        self.add(Computed(step.name, kind, extents, reduced, step.dtype, *place, step.origin, step.hints, run))
 
     def _loops(self, letter: str, codes: Sequence[Any], names: dict[str, sympy.Expr], whole: set[int]) -> list[int]:
         """Extents of loops, a joined dim being several. `names` gets what the variables of the body are."""
@@ -248,7 +249,7 @@ class BucketTracer(Tracer):
         if self.step.name in self.builder.safe:
             return
         for variable in self._ragged():
-            if str(variable).startswith("r") and self.step.kind == "reduction":
+            if str(variable).startswith("r") and self.step.kind == Kind.REDUCTION.value:
                 continue
             if not any(self._fills(shape, number, part, variable) for number, part in enumerate(found)):
                 raise NotBucketed(f"{self.reading} writes a part of a buffer whose size varies")

@@ -24,6 +24,7 @@ from torch_spyre._inductor.tilegraph.carried import Draw, Running
 from torch_spyre._inductor.tilegraph.expr import dtype_name
 from torch_spyre._inductor.tilegraph.tracing import symbol
 from torch_spyre.errors import UnsupportedOp
+from torch_spyre.optable import Kind
 
 _INDIRECT = "%"  # first letter of the names of symbols that stand for index values
 _PARTS = {"argmax_with_value": 2, "argmin_with_value": 2, "welford_reduce": 3, "welford_combine": 3}
@@ -228,7 +229,7 @@ class Step:
 
         return Computed(
             self.name,
-            self.kind,
+            Kind(self.kind),
             sizes(self.ranges),
             sizes(self.reduction_ranges),
             self.dtype,
@@ -287,7 +288,7 @@ def record(
                 given[outside] = KernelInput(outside, dtype_name(dtype), _codes(size), _codes(stride), scalar)
         codes = (_codes(c.ranges), _codes(c.reduction_ranges))
         place = (_codes(c.size), _codes(c.stride))
-        steps.append(Step(c.name, c.kind, *codes, c.dtype, *place, c.target, c.origin, c.hints, recorder.ops))
+        steps.append(Step(c.name, c.kind.value, *codes, c.dtype, *place, c.target, c.origin, c.hints, recorder.ops))
     symbols = {s: _least(s) for s in sorted(_symbols(steps, given.values()))}
     return Recipe(name, symbols, list(given.values()), steps, list(outputs)) if symbols else None
 

@@ -54,7 +54,7 @@ class Computed:
     """
 
     name: str
-    kind: str  # pointwise, reduction, scan
+    kind: Kind  # of its body: pointwise, reduction or scan
     ranges: Sequence[Any]
     reduction_ranges: Sequence[Any]
     dtype: str
@@ -66,12 +66,12 @@ class Computed:
     run: Callable[[Any], None]
 
 
-_KINDS = {ir.Pointwise: "pointwise", ir.Reduction: "reduction", ir.Scan: "scan"}
+_KINDS = {ir.Pointwise: Kind.POINTWISE, ir.Reduction: Kind.REDUCTION, ir.Scan: Kind.SCAN}
 
 
 def describe(buf: ir.ComputedBuffer) -> Computed:
     data = buf.data
-    kind = next((name for kind, name in _KINDS.items() if isinstance(data, kind)), None)
+    kind = next((kind for body, kind in _KINDS.items() if isinstance(data, body)), None)
     if kind is None:
         raise UnsupportedOp(f"{type(data).__name__} buffer {buf.get_name()} has no device operation yet")
     assert isinstance(data, (ir.Pointwise, ir.Reduction, ir.Scan))
@@ -87,7 +87,7 @@ def describe(buf: ir.ComputedBuffer) -> Computed:
         rindex = [symbol(f"r{i}") for i in range(len(reduction_ranges))]
         with V.set_ops_handler(handler):
             store = buf.get_store_function()
-            if rindex or kind != "pointwise":
+            if rindex or kind is not Kind.POINTWISE:
                 store(index, rindex)
             else:
                 store(index)
@@ -189,10 +189,10 @@ class Builder:
         root = Root(dims, rdims, Load(target, stored.index), made.origin)
         if 0 in [n for _, n in dims]:  # nothing to compute: the empty result only has to exist
             pass
-        elif made.kind == "scan":
+        elif made.kind is Kind.SCAN:
             if 0 not in [n for _, n in rdims]:
                 self._add_scan(stored.value, root)
-        elif made.kind == "reduction":
+        elif made.kind is Kind.REDUCTION:
             self._add_reduction(stored.value, root)
         elif stored.places:
             self._add_scatter(stored, root)
