@@ -2,7 +2,7 @@
 """Eager operations: a one-op graph through the same lowering, planning and back end as compiled code, without Dynamo.
 
 The C++ dispatcher calls `compile_op` once per signature (op, sizes, strides, dtypes, layouts, scalar arguments) and
-keeps the plan it returns. Where a size has varied, the plan is one for a bucket of sizes (`eager_families`), and the
+keeps the plan it returns. Where a size has varied, the plan is one for a bucket of sizes (`ops/reuse`), and the
 dispatcher finds it for the other sizes by itself. Numbers that arrive as 0-d CPU tensors are launch scalars, so
 ``x * 2`` and ``x * 3`` share a program.
 """

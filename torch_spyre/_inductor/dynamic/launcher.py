@@ -2,7 +2,7 @@
 """Kernels with symbolic sizes as generated code sees them: one callable for all sizes.
 
 Enters: a `Recipe` (JSON) and, at each call, tensors and the values of the symbols. Leaves: result tensors. A program is
-made for a bucket of sizes where that is proved right (`dynamic_buckets`), else for each combination of sizes.
+made for a bucket of sizes where that is proved right (`graph_buckets`), else for each combination of sizes.
 """
 
 from __future__ import annotations

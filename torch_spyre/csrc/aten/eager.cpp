@@ -193,7 +193,8 @@ std::shared_ptr<const EagerPlan> find(const Call& call) {
   return found;
 }
 
-/// Steps of optimisers, whose numbers change from call to call; torch_spyre/decompositions/optimisers.py has their formulas.
+/// Steps of optimisers, whose numbers change from call to call; torch_spyre/decompositions/optimisers.py has their
+/// formulas.
 bool numbers_at_launch(const c10::OperatorHandle& op) {
   std::string_view name = op.operator_name().name, overload = op.operator_name().overload_name;
   if (!name.starts_with("aten::")) return false;

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# pytest tests/unit/test_docs_paths.py
+"""Files that pages and comments name exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NAMED = re.compile(r"(?<![\w./<-])((?:[\w-]+/)+[\w-]+\.(?:py|cpp|h|md|toml|def))\b")
+MADE = re.compile(r"kernel_repro\.py|first/table\.md|^inductor/")  # by a run, or a file of PyTorch's
+
+
+def test_named_files_exist() -> None:
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], check=True, capture_output=True, text=True)
+    files = listed.stdout.splitlines()
+    ends = {"/".join(parts[i:]) for parts in (f.split("/") for f in files) for i in range(len(parts))}
+    missing = [
+        f"{file}:{number}: {name}"
+        for file in files
+        if file.endswith((".md", ".py", ".cpp", ".h", ".toml"))
+        for number, line in enumerate((ROOT / file).read_text().splitlines(), 1)
+        for name in NAMED.findall(line)
+        if name not in ends and not MADE.search(name) and not ((ROOT / file).parent / name).exists()
+    ]
+    assert not missing
