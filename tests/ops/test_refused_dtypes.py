@@ -68,3 +68,44 @@ def test_taken_as_on_the_cpu(name: str) -> None:
     expected, actual = TAKEN[name]("cpu"), TAKEN[name]("spyre")
     assert actual.dtype == expected.dtype
     assert torch.equal(actual.cpu(), expected)
+
+
+LARGE: dict[str, Callable[[torch.Tensor], object]] = {
+    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, 3),
+    "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x, 3),
+    "bicubic": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    "glu": lambda x: F.glu(x, -1),
+    "hardswish": F.hardswish,
+    "huber_loss": lambda x: F.huber_loss(x, x),
+    "logcumsumexp": lambda x: x.logcumsumexp(0),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2),
+    "prelu": lambda x: F.prelu(x, x.flatten()[:1]),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x),
+    "unfold": lambda x: F.unfold(x, 3),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_integers_of_large_tensors(name: str) -> None:
+    """More elements than a question to the CPU computes with: a few of them tell."""
+    for device in ("cpu", "spyre"):
+        with pytest.raises(NotImplementedError, match=r"not implemented for 'Long'"):
+            LARGE[name](torch.ones(1, 8, 40, 40, dtype=torch.int64, device=device))
+
+
+@pytest.mark.parametrize("pool", [F.avg_pool2d, F.max_pool2d, F.avg_pool3d, F.max_pool3d])
+def test_bools_of_large_tensors(pool: Callable[..., torch.Tensor]) -> None:
+    for device in ("cpu", "spyre"):
+        with pytest.raises(NotImplementedError, match=r"not implemented for 'Bool'"):
+            pool(torch.ones(1, 8, 40, 40, dtype=torch.bool, device=device), 2)
+
+
+def test_weights_of_a_loss_have_the_dtype_of_its_input() -> None:
+    for device in ("cpu", "spyre"):
+        x, target = torch.ones(3, 5, device=device), torch.zeros(3, dtype=torch.int64, device=device)
+        with pytest.raises(RuntimeError, match="expected scalar type Float but found Half"):
+            F.nll_loss(x, target, weight=torch.ones(5, dtype=torch.float16, device=device))
+    for shape in ((3, 5), (3, 5, 1, 1)):
+        half = torch.ones(shape, dtype=torch.float16, device="spyre")
+        places = target.reshape(3, *shape[2:])
+        assert F.nll_loss(half, places, weight=torch.ones(5, dtype=torch.float16, device="spyre")).item() == -1

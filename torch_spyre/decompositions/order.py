@@ -40,7 +40,7 @@ def _sort(x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool
         )
 
     def sort(values: Any) -> Run:
-        return aten.sort.stable(values, stable=True, dim=dim, descending=descending)  # type: ignore[no-any-return]
+        return aten.sort.stable(values, stable=True, dim=dim, descending=descending)
 
     runs = []
     for start, block in blocks:

@@ -45,14 +45,28 @@ _DTYPES = re.compile(
     r"not implemented for '(Bool|Byte|Char|Short|Int|Long)'|can't be cast to the desired output type|Found dtype"
     r"|does not support bool|Boolean inputs not supported|only support floating point|Unsupported input type"
     r"|out tensor to have dtype|cannot be converted to type \w+(::\w+)? without overflow|must not be a complex number"
+    r"|Integer division with addcdiv"
 )
 # Of tensors that are too large to be computed with, one element per dim tells whether these take their dtypes. Besides
 # the pointwise ones.
 _BY_ONE_ELEMENT = frozenset(
-    """_log_softmax _softmax addbmm addmm addmv addr argmax argmin avg_pool2d avg_pool3d baddbmm bmm cat dot isin
-    kthvalue logsumexp max_pool2d_with_indices max_pool3d_with_indices mean median mm mv nanmedian prod std std_mean
-    topk trace var var_mean vdot""".split()
+    """_log_softmax _softmax _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d
+    _upsample_nearest_exact2d _upsample_nearest_exact3d addbmm addmm addmv addr argmax argmin baddbmm bmm cat dot isin
+    logsumexp mean median mm mv nanmedian prod std std_mean topk trace upsample_bicubic2d upsample_bilinear2d
+    upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d var var_mean
+    vdot""".split()
 )
+# And those for which it takes a few elements per dim: windows, and sizes that must fit each other.
+_BY_FEW_ELEMENTS = frozenset(
+    """_adaptive_avg_pool2d _adaptive_avg_pool3d _logcumsumexp _prelu_kernel adaptive_max_pool2d adaptive_max_pool3d
+    avg_pool2d avg_pool3d binary_cross_entropy convolution_overrideable glu grid_sampler_2d grid_sampler_3d hardswish
+    hardswish_ huber_loss im2col kthvalue log_sigmoid_forward max_pool2d_with_indices max_pool3d_with_indices
+    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
+    smooth_l1_loss soft_margin_loss""".split()
+)
+_FEW = 8
+# Every device of PyTorch refuses weights of another floating dtype here.
+_OF_ONE_DTYPE = frozenset(("nll_loss_forward", "nll_loss2d_forward"))
 # Run on the host, where sums of values must equal sizes.
 _OF_VALUES = frozenset(("repeat_interleave", "segment_reduce"))
 # Ops that write the same element twice without harm on the CPU, where the last three warn.
@@ -161,13 +175,23 @@ def _refusal_of_the_cpu(op: Any, call: Call, refusal: Exception | None, results:
         return None
     if _elements((call, results)) <= _SMALL:
         error = _answer(op, call, 0)
-        if error is None or _of_the_host(error):
+        mixed = name_of(op) in _OF_ONE_DTYPE and "expected scalar type" in str(error)
+        if error is None or (_of_the_host(error) and not mixed):
             return None
         return error if str(_answer(op, call, 1)) == str(error) else None
     if torch.Tag.pointwise in op.tags or name_of(op) in _BY_ONE_ELEMENT:
-        error = _answer(op, tree_map(_one_element, call), 1)
-        return error if error is not None and _DTYPES.search(str(error)) else None
+        return _of_dtypes(_answer(op, tree_map(_one_element, call), 1))
+    if name_of(op) in _BY_FEW_ELEMENTS and not _all_floating(call):
+        return _of_dtypes(_answer(op, tree_map(_few_elements, call), 1))
     return None
+
+
+def _of_dtypes(error: Exception | None) -> Exception | None:
+    return error if error is not None and _DTYPES.search(str(error)) else None
+
+
+def _all_floating(call: Call) -> bool:
+    return all(x.dtype.is_floating_point for x in tree_leaves(call) if isinstance(x, torch.Tensor))
 
 
 def _confirmed(error: Exception | None, refusal: Exception) -> Exception | None:
@@ -264,6 +288,12 @@ def _span_bytes(call: Call) -> int:
 
 def _elements(value: Any) -> int:
     return sum(max(x.numel(), _end(x) - x.storage_offset()) for x in tree_leaves(value) if isinstance(x, torch.Tensor))
+
+
+def _few_elements(x: Any) -> Any:
+    if not isinstance(x, torch.Tensor):
+        return x
+    return torch.ones([min(n, _FEW) for n in x.shape], dtype=x.dtype)
 
 
 def _one_element(x: Any) -> Any:
