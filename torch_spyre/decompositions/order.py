@@ -40,7 +40,8 @@ def _sort(x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool
         )
 
     def sort(values: Any) -> Run:
-        return aten.sort.stable(values, stable=True, dim=dim, descending=descending)
+        found: Run = aten.sort.stable(values, stable=True, dim=dim, descending=descending)
+        return found
 
     runs = []
     for start, block in blocks:
