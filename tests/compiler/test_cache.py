@@ -131,7 +131,7 @@ def test_keys_hold_the_compiler_knobs_that_have_an_effect(row: knobs.Knob) -> No
         "_inductor/planning/planner.py",
         "_inductor/passes/layouts.py",
         "ir/ktir/emit/kernel_function.py",
-        "decompositions/table.py",
+        "decompositions/collected.py",
         "perf/spyre.toml",
         "backend/program/assembler.py",
         "constants.py",

@@ -21,10 +21,10 @@ from torch_spyre.ir.superdsc.bundle import Bundle, lone
 from torch_spyre.ir.superdsc.bundle_mlir import MAX_EXECUTIONS, parse_bundle
 from torch_spyre.ir.superdsc.writer import symbolic_form
 from torch_spyre.sdsc import SuperDSC, load
+from torch_spyre.sdsc.printed import estimate_times, explain
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import Result, execute, random_inputs
 from torch_spyre.sdsc.slots import bind
-from torch_spyre.sdsc.tables import estimate_times, explain
 
 SIZES, SPLIT = {"mb": 64, "out": 256}, {"mb": 4}
 

@@ -15,10 +15,10 @@ import pytest
 
 from torch_spyre.ir.superdsc.canonical import canonical
 from torch_spyre.sdsc import SuperDSC, load, read_kernel, write_sdsc
+from torch_spyre.sdsc.printed import estimate_times, explain
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import execute, random_inputs
 from torch_spyre.sdsc.slots import OUTPUT, bind
-from torch_spyre.sdsc.tables import estimate_times, explain
 
 FOLDER = os.environ.get("SPYRE_SDSC_EXAMPLES", "")
 FILES = sorted(Path(FOLDER).glob("*.json")) if FOLDER else []

@@ -20,10 +20,10 @@ from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.ir.superdsc.bundle import Bundle, Step
 from torch_spyre.optable import PUBLISHED
 from torch_spyre.sdsc import SuperDSC
+from torch_spyre.sdsc.printed import estimate_times, explain
 from torch_spyre.sdsc.reference import compare, evaluate
 from torch_spyre.sdsc.run import execute, random_inputs
 from torch_spyre.sdsc.slots import bind
-from torch_spyre.sdsc.tables import estimate_times, explain
 
 SIZES, SPLIT = {"mb": 64, "out": 256}, {"mb": 4}
 UNARY = "abs neg reciprocal exp log sqrt rsqrt tanh sigmoid relufwd gelufwd silu floor".split()

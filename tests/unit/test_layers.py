@@ -167,3 +167,10 @@ def test_no_folder_is_a_heap() -> None:
     """At most about twenty files side by side."""
     sizes = {folder: len(list(folder.glob("*.py"))) for folder in PACKAGE.rglob("*") if folder.is_dir()}
     assert not {str(f.relative_to(PACKAGE)): n for f, n in sizes.items() if n > 22}
+
+
+def test_a_file_name_means_one_thing() -> None:
+    """A name that stands in several folders means the same in each."""
+    same = {"__init__.py", "cli.py", "report.py", "streams.py", "order.py", "compile.py"}
+    found = [file.name for file in modules().values() if file.name not in same]
+    assert sorted(name for name in set(found) if found.count(name) > 1) == []

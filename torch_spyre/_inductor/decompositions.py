@@ -17,7 +17,7 @@ from torch_spyre import _C
 from torch_spyre._inductor.lowering.guards import REGISTERED
 from torch_spyre._inductor.lowering.whole_functions import WHOLE
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.decompositions.table import TABLE, Decomposition, keep
+from torch_spyre.decompositions.collected import TABLE, Decomposition, keep
 from torch_spyre.decompositions.user_rules import RULES
 
 

@@ -14,7 +14,7 @@ from torch._inductor.codegen.common import register_backend_for_device, register
 
 from torch_spyre._inductor import config, decompositions
 from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
-from torch_spyre._inductor.lowering import recompute, tables
+from torch_spyre._inductor.lowering import entries, recompute
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.interface import SpyreInterface
 from torch_spyre.errors import UnsupportedOp
@@ -48,7 +48,7 @@ def _register() -> None:
     )
     register_interface_for_device(DEVICE_NAME, SpyreInterface)
     register_device_op_overrides(DEVICE_NAME, SpyreDeviceOpOverrides())
-    tables.register()
+    entries.register()
     decompositions.register()
     recompute.register()
     applied.apply_to_inductor()

@@ -7,8 +7,8 @@ from __future__ import annotations
 from torch_spyre._inductor import registration  # noqa: F401  (fills the tables)
 from torch_spyre._inductor.lowering.guards import REGISTERED
 from torch_spyre._inductor.lowering.whole_functions import WHOLE
+from torch_spyre.decompositions.collected import TABLE
 from torch_spyre.decompositions.host_ops import HOST, HOST_FUNCTIONS
-from torch_spyre.decompositions.table import TABLE
 from torch_spyre.optable import OPS
 
 HEAD = """# Operators

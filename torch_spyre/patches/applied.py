@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from torch_spyre.patches import files, inductor, libraries, reports, tensors
+from torch_spyre.patches import inductor, libraries, reports, saved_files, tensor_methods
 
 # Attributes of torch that hold a function of this package once everything is applied, for people who wonder and for the
 # test.
@@ -36,15 +36,15 @@ def apply_to_torch() -> None:
     """When the device is registered. Nothing of Inductor is imported here."""
     reports.print_from_host()
     reports.levels_in_torch_logs()
-    tensors.layout_of_a_tensor()
-    tensors.to_with_layout()
-    tensors.empty_with_layout()
-    tensors.modules_in_matmul_layout()
-    tensors.scale_of_gradients()
-    files.pickle_storages()
-    files.refuse_older_files()
-    files.send_to_processes()
-    files.refuse_dlpack()
+    tensor_methods.layout_of_a_tensor()
+    tensor_methods.to_with_layout()
+    tensor_methods.empty_with_layout()
+    tensor_methods.modules_in_matmul_layout()
+    tensor_methods.scale_of_gradients()
+    saved_files.pickle_storages()
+    saved_files.refuse_older_files()
+    saved_files.send_to_processes()
+    saved_files.refuse_dlpack()
     libraries.safetensors_onto_the_card()
     libraries.generation_of_transformers()
     inductor.changes_of_config()

@@ -88,7 +88,7 @@ def _check(bundle: Bundle, args: argparse.Namespace) -> int:
 
 
 def _explain(bundle: Bundle, args: argparse.Namespace) -> int:
-    from torch_spyre.sdsc.tables import estimate_times, explain  # late: start-up
+    from torch_spyre.sdsc.printed import estimate_times, explain  # late: start-up
 
     bundle = _prepared(bundle, args)
     bundle.verify()

@@ -53,7 +53,7 @@ def _softplus(x: ir.TensorBox, beta: float = 1, threshold: float = 20) -> Any:
     return whole("softplus", x.get_dtype(), float(beta), float(threshold))(x)
 
 
-# Kept out of Inductor's decompositions for tensors on spyre; see torch_spyre/decompositions/table.py.
+# Kept out of Inductor's decompositions for tensors on spyre; see torch_spyre/decompositions/collected.py.
 WHOLE: dict[Any, Callable[..., Any]] = {
     aten.gelu.default: _gelu,
     aten.silu.default: _silu,

@@ -12,7 +12,7 @@ import torch
 
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device import serialization
-from torch_spyre.patches.tensors import with_own_signature
+from torch_spyre.patches.tensor_methods import with_own_signature
 
 STORAGES = (torch.UntypedStorage, torch.storage.TypedStorage)
 
