@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from ktir_text import function, load, shape, store, tile, unary, view, whole
 
 from torch_spyre import _C, ktir
 from torch_spyre.errors import IndexOutOfRange, InvalidArgument, InvalidProgram, UnsupportedOp
+from torch_spyre.runtime import driver
 
 DOUBLE = unary("%r = arith.addf %v, %v : tensor<8x100xf16>", (8, 100))
 
@@ -473,3 +476,15 @@ def test_long_loops_are_priced_without_walking_every_trip() -> None:
 
     short, long = duration(1000), duration(1_000_000)
     assert 900 < long / short < 1100
+
+
+def test_a_file_is_compiled_once(fresh_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program is in the program cache: another process, or the file loaded again, compiles nothing."""
+    file = Path(__file__).parents[1] / "support" / "ktir" / "vector_add.mlir"
+    a, b, c = (torch.full((4096,), float(n), dtype=torch.float16, device="spyre") for n in (1, 2, 0))
+    ktir.load(file).run(a, b, c)
+    monkeypatch.setattr(driver, "build_ktir", lambda *args, **rest: pytest.fail("compiled again"))
+    ktir.load(file).run(a, c, b)
+    assert torch.equal(b.cpu(), torch.full((4096,), 4.0, dtype=torch.float16))
+    with pytest.raises(pytest.fail.Exception, match="compiled again"):
+        ktir.load(file, poison_empty=True).run(a, b, c)

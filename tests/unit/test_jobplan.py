@@ -178,14 +178,20 @@ def test_launch_kernel_compiles_a_bundle(tmp_path: Path) -> None:
     try:
         count = len(inspect.records())
         want = torch.compile(lambda a, b: a * b, dynamic=False)(x, y)
-        (record,) = inspect.records()[count:]
+        record = next(r for r in inspect.records()[count:] if r.name.startswith("spyre_kernel"))
     finally:
         inspect.stop()
     from torch_spyre.sdsc import write_bundle
 
     write_bundle(record.plan.kernel, tmp_path / "bundle")
     out = torch.zeros_like(x)
+    torch.spyre.synchronize()
+    before = _C.clock_ns()
     runtime.launch_kernel(tmp_path / "bundle", [x, y, out])
+    torch.spyre.synchronize()
+    assert _C.clock_ns() - before >= record.program.program.duration_ns > 0, (
+        "a bundle takes its time on the card's clock"
+    )
     assert torch.equal(out.cpu(), want.cpu())
 
 

@@ -55,6 +55,7 @@ class Runner:
         self.options = options
         self._name = None if single else function.name
         self._programs: dict[tuple[tuple[int, int], ...], Compiled] = {}
+        self._built: dict[tuple[tuple[int, int], ...], CompiledProgram] = {}
         self._needs_values: UnsupportedOp | None = None
         self._placements: dict[Any, Placement] = {}
 
@@ -85,8 +86,11 @@ class Runner:
         return self._build(self.compile(integers).bound)
 
     def _build(self, bound: Mapping[int, int]) -> CompiledProgram:
-        values: dict[str | int, int] = {position: value for position, value in bound.items()}
-        return driver.build_ktir(self._module, self._name, self.options, values)
+        key = tuple(sorted(bound.items()))
+        if key not in self._built:
+            values: dict[str | int, int] = {position: value for position, value in key}
+            self._built[key] = driver.build_ktir(self._module, self._name, self.options, values)
+        return self._built[key]
 
     def _keep(self, bound: Mapping[int, int]) -> Compiled:
         key = tuple(sorted(bound.items()))
