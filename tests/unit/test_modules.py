@@ -209,3 +209,33 @@ def test_the_patched_functions_still_compile_and_follow_contexts() -> None:
 
     x = torch.ones(3, dtype=FP16)
     assert torch.compile(f, backend="eager", fullgraph=True)(x).tolist() == [2, 2, 2]
+
+
+class Counting(torch.nn.Module):
+    """Keeps state of its own and moves it in `_apply`, as metrics do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+        self.seen = torch.zeros(3)
+        self.history = [torch.ones(2), torch.ones(2, dtype=torch.int32)]
+
+    def _apply(self, fn, *args):  # type: ignore[no-untyped-def]
+        super()._apply(fn, *args)
+        self.seen, self.history = fn(self.seen), [fn(x) for x in self.history]
+        return self
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_state_that_a_module_moves_itself(nested: bool) -> None:
+    counting = Counting()
+    weight = counting.layer.weight
+    whole = torch.nn.Sequential(torch.nn.LSTM(3, 3), counting) if nested else counting
+    assert whole.to("spyre", torch.float16) is whole
+    tensors = [counting.seen, *counting.history, *whole.parameters()]
+    assert {t.device.type for t in tensors} == {"spyre"}
+    assert counting.seen.dtype == torch.float16 and counting.history[1].dtype == torch.int32
+    assert counting.layer.weight is weight, "parameters stay the same objects"
+    assert counting.layer.weight.device_tensor_layout().stride_map[-1] == 3, "in the layout of products"
+    whole.to("cpu")
+    assert {t.device.type for t in [counting.seen, *counting.history, *whole.parameters()]} == {"cpu"}

@@ -38,6 +38,8 @@ def load_to_spyre(
         for name, buffer in owner._buffers.items():
             if buffer is not None:
                 owner._buffers[name] = mover.buffer(buffer)
+    if any(type(owner)._apply is not nn.Module._apply for owner in module.modules()):
+        module._apply(mover.anything)  # such modules hold tensors that are neither parameters nor buffers
     return module
 
 
@@ -101,7 +103,13 @@ class _Mover:
         known = self.done.get(id(old))
         if known is None:
             known = self.done[id(old)] = (old, self._convert(old))
+            self.done[id(known[1])] = (known[1], known[1])
         return known[1]
+
+    def anything(self, old: torch.Tensor) -> torch.Tensor:
+        """What ``Module._apply`` calls: parameters and buffers have been moved, and stay."""
+        known = self.done.get(id(old))
+        return self.buffer(old) if known is None else known[1]
 
     def _moved(self, old: nn.Parameter) -> nn.Parameter:
         with torch.no_grad():
