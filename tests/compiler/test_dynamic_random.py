@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, bucket, least, parts, without_digits
+from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, parts, without_digits
 from torch_spyre._inductor.tilegraph.tracing import symbol
+from torch_spyre.buckets import KERNEL_SIZES
 
 FP16 = torch.float16
 Op = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -101,9 +102,11 @@ def test_each(name: str) -> None:
 
 @given(st.integers(1, 1 << 20))
 def test_buckets(n: int) -> None:
+    bucket = KERNEL_SIZES.capacity
     room = bucket(n)
+    least = KERNEL_SIZES.least_size(room)
     assert n <= room <= max(2 * n, 16) and bucket(room) == room and bucket(n + 1) >= room
-    assert bucket(least(room)) == room and (least(room) == 1 or bucket(least(room) - 1) < room)
+    assert bucket(least) == room and (least == 1 or bucket(least - 1) < room)
 
 
 N = symbol("n")

@@ -24,13 +24,14 @@ from torch._inductor.virtualized import V
 
 from torch_spyre import _C, knobs
 from torch_spyre._inductor.dynamic.recipe import KernelInput, Recipe, Step, decode_expr, plain
-from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, capacity, factors, least, number
+from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, capacity, factors, number
 from torch_spyre._inductor.dynamic.storage import dense, room_of, roomy_layout
 from torch_spyre._inductor.kernel import describe_input, for_offsets
 from torch_spyre._inductor.planned_sizes import exact_plans
 from torch_spyre._inductor.tilegraph.build import Builder, Outside
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre._inductor.tilegraph.tracing import symbol
+from torch_spyre.buckets import KERNEL_SIZES
 from torch_spyre.errors import InvalidProgram, UninitializedRead, UnsupportedOp
 from torch_spyre.runtime import cache, driver
 
@@ -185,7 +186,7 @@ class DynamicKernel:
             raise NotBucketed(self.reasons[key])
         if key not in self.spaces:
             known = self.recipe.symbols
-            low = {s: max(least(rooms[s]), known[s.name]) for s in values}
+            low = {s: max(KERNEL_SIZES.least_size(rooms[s]), known[s.name]) for s in values}
             self.spaces[key] = Space(rooms, low, {s: rooms[s] for s in values})
         return self.spaces[key]
 

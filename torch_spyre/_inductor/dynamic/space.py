@@ -17,34 +17,11 @@ from typing import Any
 
 import sympy
 
-_SMALL = (16, 32, 64)  # a stick has 32, 64 or 128 elements: a second one in a dim means that the first is full
+from torch_spyre.buckets import KERNEL_SIZES
 
 
 class NotBucketed(Exception):
     """Why a kernel is planned for its exact sizes."""
-
-
-def bucket(n: int) -> int:
-    """The capacity for a size: 16, 32, 64, then steps of a half of the power of two below, in multiples of 64."""
-    for small in _SMALL:
-        if n <= small:
-            return small
-    below = 1 << ((n - 1).bit_length() - 1)
-    step = max(64, below // 2)
-    return -(-n // step) * step
-
-
-def least(capacity: int) -> int:
-    """The smallest size that has this capacity."""
-    n = capacity
-    low = 0
-    while n - low > 1:  # the series is monotone: bisect
-        middle = (n + low) // 2
-        if bucket(middle) == capacity:
-            n = middle
-        else:
-            low = middle
-    return n
 
 
 def number(expr: sympy.Expr, values: Mapping[Any, int]) -> int | float:
@@ -127,8 +104,8 @@ def capacity(size: sympy.Expr, values: Mapping[sympy.Symbol, int]) -> int:
     if present < 0:
         raise NotBucketed(f"a size is the product of numbers below 0, one of them {size}")
     if len(size.free_symbols) > 1 and _grows(size):
-        return int(number(size, {s: bucket(values[s]) for s in size.free_symbols}))
-    return bucket(present)
+        return int(number(size, {s: KERNEL_SIZES.capacity(values[s]) for s in size.free_symbols}))
+    return KERNEL_SIZES.capacity(present)
 
 
 def quotient(a: Any, b: Any) -> sympy.Expr | None:

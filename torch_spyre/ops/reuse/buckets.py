@@ -20,9 +20,10 @@ import torch
 from torch_spyre import _C, knobs
 from torch_spyre._inductor.dynamic.launcher import Call, DynamicKernel, Variant
 from torch_spyre._inductor.dynamic.recipe import Recipe, decode_expr, names_in
-from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, bucket, capacity, least, number
+from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, capacity, number
 from torch_spyre._inductor.planning import candidates
 from torch_spyre._inductor.tilegraph.tracing import symbol
+from torch_spyre.buckets import KERNEL_SIZES
 from torch_spyre.constants import MAX_SPAN_BYTES
 from torch_spyre.ops.reuse.families import Lowered
 from torch_spyre.ops.reuse.varying_sizes import Pattern, Polynomial
@@ -279,5 +280,5 @@ def refused_range(n: int, reason: str) -> tuple[int, int]:
     """The sizes that a refusal speaks of: those of the bucket, or this one where it depends on the size itself."""
     if reason == CUTS:
         return n, n
-    room = bucket(n)
-    return least(room), room
+    room = KERNEL_SIZES.capacity(n)
+    return KERNEL_SIZES.least_size(room), room
