@@ -67,7 +67,7 @@ class Space:
     def extent(self, size: Any) -> int:
         """Points that an iteration over this size makes: at least the size, whatever it is in this bucket."""
         size = sympy.sympify(size)
-        if size.is_Integer:
+        if size.is_Integer or not size.free_symbols:
             return int(size)
         if size not in self.extents:
             most = self.most(size)
@@ -87,6 +87,32 @@ class Space:
             return False
         shifted = sympy.Poly(expr.xreplace({s: s + n for s, n in self.low.items()}), *self.low)
         return all(c >= 0 for c in shifted.coeffs())
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a recipe is specialised for: a number for each symbol, or a space of buckets for all of them.
+
+    Exact sizes are the case without symbols: every buffer is stored as its size says, and nothing has to be proved.
+    """
+
+    values: Mapping[str, int] = field(default_factory=dict)
+    space: Space = field(default_factory=lambda: Space({}, {}, {}))
+    shapes: Mapping[str, Shape] = field(default_factory=dict)  # of the buffers, with their room
+    joined: Mapping[sympy.Expr, Sequence[sympy.Expr]] = field(default_factory=dict)  # size -> those of joined dims
+    filled: bool = False  # a new buffer that is written in parts begins as zeros
+
+    @property
+    def exact(self) -> bool:
+        return not self.space.low
+
+    def text(self) -> str:
+        """All that programs for these sizes depend on."""
+        if self.exact:
+            return str(sorted(self.values.items()))
+        rooms = [(name, s.room) for name, s in self.shapes.items()]  # which also tell joined dims from others
+        capacities = [(str(e), c) for e, c in (*self.space.capacity.items(), *self.space.top.items())]
+        return f"{capacities}{rooms}{self.filled}"
 
 
 def _grows(expr: sympy.Expr) -> bool:

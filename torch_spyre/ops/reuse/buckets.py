@@ -18,9 +18,10 @@ import sympy
 import torch
 
 from torch_spyre import _C, knobs
-from torch_spyre._inductor.dynamic.launcher import Call, DynamicKernel, Variant
+from torch_spyre._inductor.dynamic.launcher import Call, DynamicKernel
 from torch_spyre._inductor.dynamic.recipe import Recipe, decode_expr, names_in
 from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, capacity, number
+from torch_spyre._inductor.dynamic.specialise import Variant
 from torch_spyre._inductor.planning import candidates
 from torch_spyre._inductor.tilegraph.tracing import symbol
 from torch_spyre.buckets import KERNEL_SIZES
@@ -42,7 +43,6 @@ class BucketKernel(DynamicKernel):
         super().__init__(lowered.recipe)
         self.lowered = lowered
         self.narrow = False  # only sizes of as many sticks
-        self.entry = ""
         (name,) = self.recipe.symbols
         self.symbol = symbol(name)
 
@@ -94,11 +94,6 @@ class BucketKernel(DynamicKernel):
         top = min(space.top[self.symbol], -(-n // _STICK) * _STICK)
         low = max(space.low[self.symbol], top - _STICK + 1)
         return Space(space.capacity, {self.symbol: low}, {self.symbol: top})
-
-    def _entry(self, *args: Any) -> cache.Key:
-        found = super()._entry(*args)
-        self.entry = str(found)
-        return found
 
     # One bucket
 
@@ -166,11 +161,11 @@ class BucketKernel(DynamicKernel):
             for i, s in enumerate(pattern.tensors)
         ]
         return {
-            "entry": self.entry,
+            "entry": str(found.entry),
             "place": list(pattern.place),
             "range": list(self._range(call)),
             "tensors": described,
-            "results": self._results(call, found.kernel),
+            "results": self._results(call, found.loaded.kernel),
             "numbers": [self._ratio(e) for e in (self.symbol, *found.scalars)],
         }
 
