@@ -160,3 +160,17 @@ def test_digits_by_a_size() -> None:
     assert without_digits(ModularIndexing(whole, N, 3), space, extents) == D[0]
     unknown = FloorDiv(D[0] + D[1], N)  # may be 0 or 1
     assert without_digits(unknown, space, extents) == unknown
+
+
+def test_strides_of_a_storage_as_numbers_and_as_functions_of_the_sizes() -> None:
+    """[3, n, 70] with room for 32 rows: rows of two sticks, and a plane begins after 32 rows instead of n."""
+    n = symbol("n")
+    shape = Shape.of([3, n, 70], [70 * n, 70, 1], [3, 32, 70], {n: 20})
+    extents, room, exact = [32, 2, 3, 64], [70, 64, 32 * 70, 1], [70, 64, 20 * 70, 1]
+    assert shape.translated(room, extents, {n: 20}, back=True) == exact
+    assert shape.translated(exact, extents, {n: 20}, back=False) == room
+    for strides, back in ((room, True), (exact, False)):
+        assert shape.stride_exprs(strides, extents, {n: 20}, back) == [70, 64, 70 * n, 1]
+    assert shape.stride_exprs(exact, [32, 1, 3, 64], {n: 20}, back=False) == [70, -1, 70 * n, 1]
+    with pytest.raises(NotBucketed, match="stride 1401"):
+        shape.translated([70, 64, 1401, 1], extents, {n: 20}, back=False)

@@ -169,8 +169,17 @@ class DynamicKernel:
         symbolic = (any(isinstance(c, (str, list)) for c in (*g.size, *g.stride)) for g in self.recipe.given)
         return [i for i, s in enumerate(symbolic) if s]
 
+    @functools.cached_property
+    def _undivided(self) -> list[sympy.Expr]:
+        return list(dict.fromkeys(f for e in self.sizes for f in self._factors(e)))
+
+    def _capacities(self, values: Mapping[sympy.Symbol, int]) -> dict[sympy.Expr, int]:
+        """Of every size that is no product."""
+        return {f: capacity(f, values) for f in self._undivided}
+
     def _space(self, values: Mapping[sympy.Symbol, int]) -> Space:
-        rooms = {e: math.prod(capacity(f, values) for f in self._factors(e)) for e in self.sizes}
+        capacities = self._capacities(values)
+        rooms = {e: math.prod(capacities[f] for f in self._factors(e)) for e in self.sizes}
         key = tuple(rooms.values())
         if key in self.reasons:
             raise NotBucketed(self.reasons[key])
@@ -203,14 +212,16 @@ class DynamicKernel:
             wanted = [call.space.extent(n) for n in self._dims(name)[0]]
             if room is not None and all(r >= w for r, w in zip(room, wanted, strict=True)):
                 call.roomy.add((i, layout, offset))
-            elif name not in self._written and self._movable(args[i]):
+            elif self._movable(name, args[i]):
                 result[i] = self._moved(call, name, args[i])
         return result
 
-    _movable = staticmethod(dense)
+    def _movable(self, name: str, x: torch.Tensor) -> bool:
+        return name not in self.written and dense(x)
 
     @functools.cached_property
-    def _written(self) -> set[str | None]:
+    def written(self) -> set[str | None]:
+        """Buffers that are changed in place."""
         return {s.target for s in self.recipe.steps}
 
     def _moved(self, call: Call, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -251,13 +262,12 @@ class DynamicKernel:
         """Of the given tensors by their storage, of the others by the buckets."""
         assert call.space is not None
         shapes = {}
-        targets = {s.target for s in self.recipe.steps}
         for i, given in enumerate(self.recipe.given):
             if given.scalar:
                 continue
             size, room = self._dims(given.name)[0], None
             if i in self.varying:
-                if given.name in targets:
+                if given.name in self.written:
                     raise NotBucketed(f"{given.name} is written, and may be a part of a tensor whose rest must stay")
                 room = self._room(call, given.name, args[i])
                 if room is None:

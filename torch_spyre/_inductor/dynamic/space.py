@@ -239,7 +239,23 @@ class Shape:
     def translated(
         self, strides: Sequence[int], extents: Sequence[int], values: Mapping[Any, int], back: bool
     ) -> list[int]:
-        """Strides of a storage layout, from those of the exact sizes to those of the capacity, or back.
+        """Strides of a storage layout, from those of the exact sizes to those of the capacity, or back."""
+        found, bases = self._by_levels(strides, extents, values, back)
+        return [bases[at] * times for at, times in found]
+
+    def stride_exprs(
+        self, strides: Sequence[int], extents: Sequence[int], values: Mapping[Any, int], back: bool
+    ) -> list[sympy.Expr]:
+        """Strides of a storage layout, given for the present sizes or (`back`) for the capacity, as functions of the
+        sizes."""
+        found, _ = self._by_levels(strides, extents, values, back)
+        return [self.levels[at].base * times for at, times in found]
+
+    def _by_levels(
+        self, strides: Sequence[int], extents: Sequence[int], values: Mapping[Any, int], back: bool
+    ) -> tuple[list[tuple[int, int]], list[int]]:
+        """The level of each device dim and its stride in units of that level's base, and the base of each level on the
+        other side. A dim that moves nothing has the stride -1, in units of the first level's base, which is 1.
 
         The storage must be laid out by the dims of the tensor (`coverage`).
         """
@@ -251,14 +267,14 @@ class Shape:
         found = []
         for stride, extent in zip(strides, extents, strict=True):
             if stride <= 0 or extent == 1:  # moves nothing, whatever its stride
-                found.append(-1)
+                found.append((0, -1))
                 continue
             at = max(i for i, base in enumerate(source) if base <= stride)
-            moved = stride // source[at] * target[at]
-            if stride % source[at] or moved >= [*target, moved + 1][at + 1]:
+            times, rest = divmod(stride, source[at])
+            if rest or (at + 1 < len(target) and times * target[at] >= target[at + 1]):
                 raise NotBucketed(f"a storage layout has the stride {stride}, which is none of the tensor's")
-            found.append(moved)
-        return found
+            found.append((at, times))
+        return found, target
 
 
 def coverage(
