@@ -65,8 +65,8 @@ PROMPT_ROWS = Steps(
     most=512,
     skipped=(32,),
     reason="A capacity costs a graph of a block, which Dynamo and Inductor compile. A block with few rows takes the "
-    "time in which the card reads its weights: with 32 rows it saves a twentieth of the time of 64 (llama-3.2-1b on "
-    "the card's clock), less than a graph is worth. Longer prompts go in chunks of 512.",
+    "time in which the card reads its weights: 0.88 ms with 32 rows and 0.92 ms with 64 (llama-3.2-1b, predicted), so "
+    "that a capacity of 32 would save 4 %. Longer prompts go in chunks of 512.",
 )
 
 CACHE_ROWS = Steps(
