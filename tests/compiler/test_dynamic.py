@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,10 @@ import torch_spyre
 from torch_spyre import knobs
 from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.dynamic import launcher
+from torch_spyre._inductor.dynamic.space import Sizes
+from torch_spyre._inductor.dynamic.specialise import specialise
+from torch_spyre.errors import InvalidProgram
+from torch_spyre.runtime import driver
 
 FP16 = torch.float16
 Make = Callable[[int], torch.Tensor]
@@ -300,6 +305,56 @@ def test_found_in_the_cache_again(monkeypatch: pytest.MonkeyPatch, fresh_caches:
         raise AssertionError("planned again")
 
     monkeypatch.setattr("torch_spyre._inductor.compile.compile_graph", refuse)
-    monkeypatch.setattr("torch_spyre._inductor.dynamic.graph_buckets.bucketed", refuse)
+    monkeypatch.setattr("torch_spyre._inductor.dynamic.specialise.specialise", refuse)
     sizes = next(iter(made[0].calls))
     assert torch.equal(again(*args, *sizes)[0].cpu(), wanted)
+
+
+def alike(graph_json: str) -> str:
+    """A graph with its kernel and buffers numbered in the order of the graph."""
+    graph = json.loads(graph_json)
+    for i, name in enumerate([graph["name"], *graph["buffers"]]):
+        graph_json = graph_json.replace(f'"{name}"', f'"#{i}"')
+    return graph_json
+
+
+ALIKE = ("softmax", "mean", "largest", "matmul inner", "cat of parts", "last row", "joined", "apart", "lookup")
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_exact_sizes_give_the_graph_of_a_static_compilation(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    fn, makes = SHARED[name]
+    args = [make(20) for make in makes]
+    torch._dynamo.reset()
+    with kernels(monkeypatch) as made:
+        torch.compile(fn, dynamic=True)(*(a.to("spyre") for a in args))
+    inspect.start()
+    first = len(inspect.records())
+    static(fn, args)
+    wanted = [alike(record.graph_json) for record in inspect.records()[first:]]
+    inspect.stop()
+    for kernel, graph_json in zip(made, wanted, strict=True):
+        (sizes,) = kernel.calls
+        found = specialise(kernel.recipe, Sizes(dict(zip(kernel.recipe.symbols, sizes, strict=True))))
+        assert alike(found.graph.to_json()) == graph_json and not found.scalars
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_program_that_launches_may_not_move_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, fresh_caches: Any, dynamic: bool
+) -> None:
+    """The card refuses a program that may begin elsewhere in its inputs: it gets one for the offset at hand."""
+    accept, refused = driver.accept, []
+
+    def refuse(entry: Any, made: Any) -> Any:
+        if made.displaced:
+            refused.append(made.name)
+            raise InvalidProgram("it reaches past its argument")
+        return accept(entry, made)
+
+    monkeypatch.setattr(driver, "accept", refuse)
+    rows = torch.randint(-32, 32, (5, 70)).to(FP16) / 4  # exact in every format
+    torch._dynamo.reset()
+    with knobs.patch(dynamic_buckets=False):
+        found = torch.compile(lambda x: x.sort(-1)[0] * 2, dynamic=dynamic)(rows.to("spyre")[2:])
+    assert refused and torch.equal(found.cpu(), rows[2:].sort(-1)[0] * 2)

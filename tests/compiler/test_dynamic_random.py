@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, bucket, least, parts, without_digits
+from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, parts, without_digits
 from torch_spyre._inductor.tilegraph.tracing import symbol
+from torch_spyre.buckets import KERNEL_SIZES
 
 FP16 = torch.float16
 Op = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -101,9 +102,11 @@ def test_each(name: str) -> None:
 
 @given(st.integers(1, 1 << 20))
 def test_buckets(n: int) -> None:
+    bucket = KERNEL_SIZES.capacity
     room = bucket(n)
+    least = KERNEL_SIZES.least_size(room)
     assert n <= room <= max(2 * n, 16) and bucket(room) == room and bucket(n + 1) >= room
-    assert bucket(least(room)) == room and (least(room) == 1 or bucket(least(room) - 1) < room)
+    assert bucket(least) == room and (least == 1 or bucket(least - 1) < room)
 
 
 N = symbol("n")
@@ -157,3 +160,17 @@ def test_digits_by_a_size() -> None:
     assert without_digits(ModularIndexing(whole, N, 3), space, extents) == D[0]
     unknown = FloorDiv(D[0] + D[1], N)  # may be 0 or 1
     assert without_digits(unknown, space, extents) == unknown
+
+
+def test_strides_of_a_storage_as_numbers_and_as_functions_of_the_sizes() -> None:
+    """[3, n, 70] with room for 32 rows: rows of two sticks, and a plane begins after 32 rows instead of n."""
+    n = symbol("n")
+    shape = Shape.of([3, n, 70], [70 * n, 70, 1], [3, 32, 70], {n: 20})
+    extents, room, exact = [32, 2, 3, 64], [70, 64, 32 * 70, 1], [70, 64, 20 * 70, 1]
+    assert shape.translated(room, extents, {n: 20}, back=True) == exact
+    assert shape.translated(exact, extents, {n: 20}, back=False) == room
+    for strides, back in ((room, True), (exact, False)):
+        assert shape.stride_exprs(strides, extents, {n: 20}, back) == [70, 64, 70 * n, 1]
+    assert shape.stride_exprs(exact, [32, 1, 3, 64], {n: 20}, back=False) == [70, -1, 70 * n, 1]
+    with pytest.raises(NotBucketed, match="stride 1401"):
+        shape.translated([70, 64, 1401, 1], extents, {n: 20}, back=False)

@@ -52,16 +52,26 @@ def _compiled(
 ) -> driver.Loaded:
     from torch_spyre._inductor.compile import compile_graph  # late: start-up
 
-    made = compile_graph(graph_json, described)
-    if knobs.get("dump_inputs"):
-        inspect.save_inputs(graph_json, described, inputs)
+    def make(displaced: bool) -> cache.CachedKernel:
+        made = compile_graph(graph_json, described, displaced)
+        if displaced and knobs.get("dump_inputs"):
+            inspect.save_inputs(graph_json, described, inputs)
+        return made
+
+    return accepted(entry, make)
+
+
+def accepted(entry: cache.Key, make: Callable[[bool], cache.CachedKernel], displaced: bool = True) -> driver.Loaded:
+    """What `make` makes, loaded and stored: a kernel that launches may move along its inputs (`displaced`), or one that
+    they may not, if the card refuses the first."""
+    made = make(displaced)
     try:
         return driver.accept(entry, made)
     except (InvalidProgram, OutOfBounds) as error:
         if not made.displaced:
             raise
         log.warning("%s is planned for one offset at a time, because %s", made.name, error)
-        return driver.accept(entry, compile_graph(graph_json, described, displaced=False))
+        return driver.accept(entry, make(False))
 
 
 def describe_inputs(inputs: Sequence[Any], displaced: bool) -> tuple[tuple[Any, ...], ...]:

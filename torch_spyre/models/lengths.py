@@ -30,26 +30,18 @@ from transformers.cache_utils import (
 from transformers.masking_utils import create_masks_for_generate
 
 from torch_spyre import _C
+from torch_spyre.buckets import CACHE_ROWS, PROMPT_ROWS
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.models.replay import Steps, mapped
 
-QUERY_STEPS = (16, 64, 128, 256, 512)
-_SMALLEST_CAPACITY = 128
+assert PROMPT_ROWS.most is not None
+_CHUNK = PROMPT_ROWS.most
 _REPLACED = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 
 
 def padded_query(rows: int) -> int:
     """Rows of a chunk after padding; one row, a step of decoding, stays one."""
-    return 1 if rows == 1 else next(step for step in QUERY_STEPS if step >= rows)
-
-
-def capacity(length: int) -> int:
-    """Rows of a cache buffer: 128, 256, 512, 768, 1024, 1536, 2048, …, two steps for each doubling."""
-    size = _SMALLEST_CAPACITY
-    while size < length:
-        size *= 2
-    between = size // 4 * 3
-    return between if size >= 1024 and between >= length else size
+    return 1 if rows == 1 else PROMPT_ROWS.capacity(rows)
 
 
 class Window:
@@ -117,7 +109,7 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def reserve(self, most: int) -> None:
         """Room for `most` rows."""
         if most > self.room:
-            self.room = capacity(most)
+            self.room = CACHE_ROWS.capacity(most)
             if self.buffers is not None:
                 self._resize(self.length, *self.buffers)
 
@@ -185,7 +177,7 @@ class Chunk:
         if not layers:
             return Chunk(begin, end, first, padded, 0)
         room = layers[0].room
-        return Chunk(begin, end, first, padded, room if padded == 1 else min(capacity(first + padded), room))
+        return Chunk(begin, end, first, padded, room if padded == 1 else min(CACHE_ROWS.capacity(first + padded), room))
 
     def fit(self, x: torch.Tensor, dim: int) -> torch.Tensor:
         """These rows along `dim`, then zeros; shaped on the host unless nothing changes."""
@@ -220,8 +212,8 @@ class Lengths:
         start = layers[0].length if layers else 0
         outputs, logits = None, []
         keep = call.get("logits_to_keep", 0)
-        for begin in range(0, rows, QUERY_STEPS[-1]):
-            end = min(begin + QUERY_STEPS[-1], rows)
+        for begin in range(0, rows, _CHUNK):
+            end = min(begin + _CHUNK, rows)
             outputs = self._run(dict(call), tokens, layers, Chunk.of(begin, end, start + begin, layers))
             if keep == 0 or end > rows - keep:
                 logits.append(outputs.logits)
@@ -240,13 +232,13 @@ class Lengths:
         keep = call.get("logits_to_keep", 0)
         if isinstance(call.get("attention_mask"), dict):
             return False
-        if tokens is None or not isinstance(keep, int) or (keep > 1 and tokens.shape[1] > QUERY_STEPS[-1]):
+        if tokens is None or not isinstance(keep, int) or (keep > 1 and tokens.shape[1] > _CHUNK):
             return False
         cache = call.get("past_key_values")
         if cache is None and call.get("use_cache", getattr(config, "use_cache", False)):
             cache = call["past_key_values"] = DynamicCache(config=config)
         if cache is None:
-            return bool(tokens.shape[1] <= QUERY_STEPS[-1])
+            return bool(tokens.shape[1] <= _CHUNK)
         return self._adoptable(cache)
 
     @staticmethod
@@ -278,7 +270,7 @@ class Lengths:
         for i, layer in enumerate(cache.layers):
             if not isinstance(layer, BufferLayer):
                 most = max(int(layer.get_max_length()) if isinstance(layer, StaticLayer) else 0, 1)
-                cache.layers[i] = BufferLayer(layer, capacity(max(most, int(layer.get_seq_length()))))
+                cache.layers[i] = BufferLayer(layer, CACHE_ROWS.capacity(max(most, int(layer.get_seq_length()))))
         return cache
 
     def _run(self, call: dict[str, Any], tokens: str, layers: Any, chunk: Chunk) -> Any:

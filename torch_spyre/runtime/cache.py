@@ -92,7 +92,8 @@ def compiler_fingerprint() -> str:
     digest = hashlib.sha256()
     folders = ("optable", "ir", "backend", "perf", "decompositions", "patches", "_inductor", "ops", "csrc/card/include")
     files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def", ".toml")]
-    for file in sorted([*files, *(root / f"{name}.py" for name in ("constants", "dl16", "formats")), Path(__file__)]):
+    files += [root / f"{name}.py" for name in ("buckets", "constants", "dl16", "formats")]
+    for file in sorted([*files, Path(__file__)]):
         digest.update(file.relative_to(root).as_posix().encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -1,29 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe played for a bucket of sizes: one TileGraph that is right for every size in it.
+"""A recipe played for some sizes: one TileGraph that is right for each of them.
 
-Loops run over the capacity of their size, so that points past the true size compute nonsense; nobody may see it. An
-access keeps to nonsense with nonsense (`dynamic_space`), reductions take their neutral element there, and what depends
-on the size as a number reads it from a launch scalar. Whatever is not proved to be so raises NotBucketed.
+For exact sizes it is the graph that a compilation for them gives. For a bucket, loops run over the capacity of their
+size, so that points past the true size compute nonsense; nobody may see it. An access keeps to nonsense with nonsense
+(`space`), reductions take their neutral element there, and what depends on the size as a number reads it from a launch
+scalar. Whatever is not proved to be so raises NotBucketed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import sympy
 import torch
-from torch._inductor.sizevars import SizeVarAllocator
-from torch._inductor.virtualized import V
 
-from torch_spyre._inductor.dynamic.recipe import Player, Recipe, Step, decode_expr
+from torch_spyre._inductor.dynamic.recipe import KernelInput, Player, Recipe, Step, decode_expr
 from torch_spyre._inductor.dynamic.space import (
     NotBucketed,
     Part,
     Shape,
-    Space,
+    Sizes,
     parts,
     quotient,
     reach,
@@ -34,10 +32,9 @@ from torch_spyre._inductor.tilegraph import positions
 from torch_spyre._inductor.tilegraph.build import Builder, Computed, Outside
 from torch_spyre._inductor.tilegraph.carried import UNDEFINED, Ranking
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name, is_float
-from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Position
+from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Load, Position
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre._inductor.tilegraph.tracing import INDIRECT, Tracer, symbol
-from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.plan.tileops import Term
 from torch_spyre.optable import Kind
 
@@ -45,20 +42,16 @@ _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _SCALAR = "size"  # begin of the names of launch scalars that hold a function of sizes
 
 
-Joined = Mapping[sympy.Expr, Sequence[sympy.Expr]]  # size -> sizes of the dims that were joined to it
-
-
-class BucketBuilder(Builder):
+class RecipeBuilder(Builder):
     """Plays steps with symbolic sizes; buffers get the sizes and strides of their capacity."""
 
-    def __init__(self, recipe: Recipe, space: Space, shapes: Mapping[str, Shape], joined: Joined, filled: bool) -> None:
+    def __init__(self, recipe: Recipe, sizes: Sizes) -> None:
         super().__init__(recipe.name, self._resolve)
-        self.filled = filled  # a new buffer that is written in parts begins as zeros
         self.given = {g.name: g for g in recipe.given}
-        self.space = space
-        self.shapes = shapes
-        self.joined = joined
-        self.safe = pieces(recipe)  # steps whose nonsense is written over
+        self.values = {name: sympy.Integer(value) for name, value in sizes.values.items()}
+        self.space, self.shapes, self.joined, self.filled = sizes.space, sizes.shapes, sizes.joined, sizes.filled
+        self.tracer = Tracer if sizes.exact else BucketTracer
+        self.safe = set() if sizes.exact else pieces(recipe)  # steps whose nonsense is written over
         self.scalars: dict[str, sympy.Expr] = {}
         self.step: Step | None = None
         self.exact: dict[sympy.Expr, sympy.Expr] = {}  # loop variable of the present step -> its size
@@ -67,16 +60,21 @@ class BucketBuilder(Builder):
         g = self.given[name]
         if g.scalar:
             return getattr(torch, g.dtype), (), (), True
-        shape = self.shapes[name]
-        return getattr(torch, g.dtype), shape.room, shape.room_stride, False
+        return getattr(torch, g.dtype), *self._stored_as(g), False
+
+    def _stored_as(self, owner: KernelInput | Step) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Size and stride of a buffer."""
+        if owner.name in self.shapes:
+            return self.shapes[owner.name].room, self.shapes[owner.name].room_stride
+        size, stride = ([decode_expr(c, self.values) for c in codes] for codes in (owner.size, owner.stride))
+        return size, stride
 
     def play(self, step: Step) -> None:
         self.step, self.exact = step, {}
-        shape = self.shapes[step.target or step.name]
-        names: dict[str, sympy.Expr] = {}
+        names: dict[str, sympy.Expr] = dict(self.values)
         extents = self._loops("d", step.ranges, names, _kept_whole(step))
         reduced = self._loops("r", step.reduction_ranges, names, set(range(len(step.reduction_ranges))))
-        place = (shape.room, shape.room_stride, step.target)
+        place = (*(((), ()) if step.target else self._stored_as(step)), step.target)
         run, kind = Player(step.ops, names), Kind(step.kind)
         self.add(Computed(step.name, kind, extents, reduced, step.dtype, *place, step.origin, step.hints, run))
 
@@ -84,7 +82,7 @@ class BucketBuilder(Builder):
         """Extents of loops, a joined dim being several. `names` gets what the variables of the body are."""
         extents: list[int] = []
         for i, code in enumerate(codes):
-            size = sympy.expand(decode_expr(code, {}))
+            size = sympy.expand(decode_expr(code, self.values))
             total = sympy.Integer(0)
             for part in [size] if i in whole else self.joined.get(size, [size]):
                 variable = symbol(f"{letter}{len(extents)}")
@@ -109,11 +107,11 @@ class BucketBuilder(Builder):
 class BucketTracer(Tracer):
     """Tracer of a body whose indices and values hold size symbols."""
 
-    builder: BucketBuilder
+    builder: RecipeBuilder
 
     def __init__(self, builder: Builder, sizes: dict[str, int], reading: str) -> None:
         super().__init__(builder, sizes, reading)
-        assert isinstance(builder, BucketBuilder) and builder.step is not None
+        assert isinstance(builder, RecipeBuilder) and builder.step is not None
         self.builder, self.space, self.step = builder, builder.space, builder.step
         self.exact = dict(builder.exact)  # loop variable or index value -> number of values it takes
 
@@ -335,9 +333,6 @@ class BucketTracer(Tracer):
         return super().reduction(dtype, src_dtype, reduction_type, value)
 
 
-BucketBuilder.tracer = BucketTracer
-
-
 def _kept_whole(step: Step) -> set[int]:
     """Dims that an operation needs as one: columns of a matmul, and all of those that it counts."""
     kinds = [op[2][2] for op in step.ops if op[1] == "reduction"]
@@ -427,21 +422,3 @@ def _read_between(recipe: Recipe, whole: str, written: Sequence[Step]) -> bool:
     last = recipe.steps.index(written[-1])
     before = recipe.steps[:last]
     return any(op[1] == "load" and op[2][0] in names for s in before for op in _ops(s.ops))
-
-
-# The whole
-
-
-def bucketed(
-    recipe: Recipe, space: Space, shapes: Mapping[str, Shape], joined: Joined, filled: bool = False
-) -> tuple[Graph, list[str], dict[str, sympy.Expr]]:
-    """The graph, what each of its inputs is called in the recipe, and the launch scalars that hold sizes."""
-    builder = BucketBuilder(recipe, space, shapes, joined, filled)
-    try:
-        with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
-            for step in recipe.steps:
-                builder.play(step)
-        graph = builder.graph(recipe.outputs)
-    except UnsupportedOp as error:
-        raise NotBucketed(str(error)) from error
-    return graph, builder.arguments(graph), builder.scalars

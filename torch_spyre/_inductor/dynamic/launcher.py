@@ -2,51 +2,38 @@
 """Kernels with symbolic sizes as generated code sees them: one callable for all sizes.
 
 Enters: a `Recipe` (JSON) and, at each call, tensors and the values of the symbols. Leaves: result tensors. A program is
-made for a bucket of sizes where that is proved right (`graph_buckets`), else for each combination of sizes.
+made for a bucket of sizes where that is proved right (`specialise`), else for each combination of sizes.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import sympy
 import torch
-from torch._inductor.sizevars import SizeVarAllocator
-from torch._inductor.virtualized import V
 
 from torch_spyre import _C, knobs
-from torch_spyre._inductor.dynamic.recipe import KernelInput, Recipe, Step, decode_expr, plain
-from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, capacity, factors, least, number
+from torch_spyre._inductor.dynamic.recipe import KernelInput, Recipe, Step, decode_expr
+from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Sizes, Space, capacity, factors, number
+from torch_spyre._inductor.dynamic.specialise import Described, Variant, compiled, recalled
 from torch_spyre._inductor.dynamic.storage import dense, room_of, roomy_layout
 from torch_spyre._inductor.kernel import describe_input, for_offsets
 from torch_spyre._inductor.planned_sizes import exact_plans
-from torch_spyre._inductor.tilegraph.build import Builder, Outside
-from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre._inductor.tilegraph.tracing import symbol
+from torch_spyre.buckets import KERNEL_SIZES
 from torch_spyre.errors import InvalidProgram, UninitializedRead, UnsupportedOp
-from torch_spyre.runtime import cache, driver
+from torch_spyre.runtime import driver
 
 log = logging.getLogger("torch_spyre._inductor.dynamic.launcher")
 _CALLS = 1024  # combinations of sizes whose launchers are kept, per kernel
 _GUESSES = 4
 T = TypeVar("T")
-
-
-@dataclass
-class Variant:
-    """A program for a bucket of sizes."""
-
-    kernel: cache.CachedKernel
-    program: Any
-    scalars: tuple[sympy.Expr, ...]  # what calls pass behind the symbols
 
 
 @dataclass
@@ -128,13 +115,17 @@ class DynamicKernel:
         if call.space is not None:
             try:
                 found = self._variant(call, args)
-                return driver.launch_plan(driver.Loaded(self._exactly(call, found.kernel), found.program))
+                return driver.launch_plan(self._exactly(call, found.loaded))
             except NotBucketed as reason:
                 call.reason = str(reason)
         exact_plans[self.recipe.name, self.recipe.steps[0].origin, call.reason] += 1
-        n = len(self.recipe.given)
-        sizes = dict(zip(self.recipe.symbols, call.values.values(), strict=True))
-        return for_offsets(args[:n], lambda inputs: driver.launch_plan(exact(self.recipe, self.json, sizes, inputs)))
+        sizes = Sizes(dict(zip(self.recipe.symbols, call.values.values(), strict=True)))
+
+        def plan(inputs: Described) -> Any:
+            found = recalled(self.recipe, self.json, sizes, inputs) or compiled(self.recipe, self.json, sizes, inputs)
+            return driver.launch_plan(found.loaded)
+
+        return for_offsets(args[: len(self.recipe.given)], plan)
 
     # Buckets
 
@@ -178,14 +169,23 @@ class DynamicKernel:
         symbolic = (any(isinstance(c, (str, list)) for c in (*g.size, *g.stride)) for g in self.recipe.given)
         return [i for i, s in enumerate(symbolic) if s]
 
+    @functools.cached_property
+    def _undivided(self) -> list[sympy.Expr]:
+        return list(dict.fromkeys(f for e in self.sizes for f in self._factors(e)))
+
+    def _capacities(self, values: Mapping[sympy.Symbol, int]) -> dict[sympy.Expr, int]:
+        """Of every size that is no product."""
+        return {f: capacity(f, values) for f in self._undivided}
+
     def _space(self, values: Mapping[sympy.Symbol, int]) -> Space:
-        rooms = {e: math.prod(capacity(f, values) for f in self._factors(e)) for e in self.sizes}
+        capacities = self._capacities(values)
+        rooms = {e: math.prod(capacities[f] for f in self._factors(e)) for e in self.sizes}
         key = tuple(rooms.values())
         if key in self.reasons:
             raise NotBucketed(self.reasons[key])
         if key not in self.spaces:
             known = self.recipe.symbols
-            low = {s: max(least(rooms[s]), known[s.name]) for s in values}
+            low = {s: max(KERNEL_SIZES.least_size(rooms[s]), known[s.name]) for s in values}
             self.spaces[key] = Space(rooms, low, {s: rooms[s] for s in values})
         return self.spaces[key]
 
@@ -212,14 +212,16 @@ class DynamicKernel:
             wanted = [call.space.extent(n) for n in self._dims(name)[0]]
             if room is not None and all(r >= w for r, w in zip(room, wanted, strict=True)):
                 call.roomy.add((i, layout, offset))
-            elif name not in self._written and self._movable(args[i]):
+            elif self._movable(name, args[i]):
                 result[i] = self._moved(call, name, args[i])
         return result
 
-    _movable = staticmethod(dense)
+    def _movable(self, name: str, x: torch.Tensor) -> bool:
+        return name not in self.written and dense(x)
 
     @functools.cached_property
-    def _written(self) -> set[str | None]:
+    def written(self) -> set[str | None]:
+        """Buffers that are changed in place."""
         return {s.target for s in self.recipe.steps}
 
     def _moved(self, call: Call, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -260,13 +262,12 @@ class DynamicKernel:
         """Of the given tensors by their storage, of the others by the buckets."""
         assert call.space is not None
         shapes = {}
-        targets = {s.target for s in self.recipe.steps}
         for i, given in enumerate(self.recipe.given):
             if given.scalar:
                 continue
             size, room = self._dims(given.name)[0], None
             if i in self.varying:
-                if given.name in targets:
+                if given.name in self.written:
                     raise NotBucketed(f"{given.name} is written, and may be a part of a tensor whose rest must stay")
                 room = self._room(call, given.name, args[i])
                 if room is None:
@@ -306,68 +307,34 @@ class DynamicKernel:
             _kept(self.variants, key, found, knobs.get("max_buckets"))
         return found
 
-    def _loaded(self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]]) -> Variant:
+    def _loaded(self, space: Space, shapes: Mapping[str, Shape], inputs: Described) -> Variant:
         """Buffers are filled before they are put together only if the card misses that: rarely does anybody look."""
-        for filled in (False, True):
-            found = self._recalled(self._entry(space, shapes, inputs, filled))
+        assert self.joined is not None
+        joined = {e: self._factors(e) for e in self.joined}
+        sizes = [Sizes({}, space, shapes, joined, filled) for filled in (False, True)]
+        for one in sizes:
+            found = recalled(self.recipe, self.json, one, inputs)
             if found is not None:
                 return found
         try:
             try:
-                return self._compiled(space, shapes, inputs, filled=False)
+                return compiled(self.recipe, self.json, sizes[0], inputs)
             except UninitializedRead:
-                return self._compiled(space, shapes, inputs, filled=True)
+                return compiled(self.recipe, self.json, sizes[1], inputs)
         except (InvalidProgram, UninitializedRead, UnsupportedOp) as error:
             raise NotBucketed(str(error)) from error
 
-    def _recalled(self, entry: cache.Key) -> Variant | None:
-        found = driver.recall(entry)
-        if found is None:
-            return None
-        kernel, program = found
-        first = len(self.recipe.given) + len(self.recipe.symbols)
-        codes = [json.loads(text) for _, text in kernel.inputs[first:]]
-        return Variant(kernel, program, tuple(decode_expr(c, {}) for c in codes))
-
-    def _compiled(
-        self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]], filled: bool
-    ) -> Variant:
-        from torch_spyre._inductor.compile import compile_graph  # late: start-up
-        from torch_spyre._inductor.dynamic.graph_buckets import bucketed  # late: start-up
-
-        assert self.joined is not None
-        recipe, n = self.recipe, len(self.recipe.given)
-        symbols = [()] * len(recipe.symbols)
-        joined = {e: self._factors(e) for e in self.joined}
-        graph, names, scalars = bucketed(recipe, space, shapes, joined, filled)
-        order = {g.name: i for i, g in enumerate(recipe.given)}
-        order |= {name: n + len(symbols) + i for i, name in enumerate(scalars)}
-        places = [order[name] for name in names]
-        made = compile_graph(graph.to_json(), [inputs[i] if i < n else () for i in places], displaced=False)
-        made = rebound(made, places)
-        codes = [("size", json.dumps(plain(e))) for e in scalars.values()]
-        entry = self._entry(space, shapes, inputs, filled)
-        entry.inputs = (*inputs, *symbols, *codes)
-        return Variant(*driver.accept(entry, made), tuple(scalars.values()))
-
-    def _entry(
-        self, space: Space, shapes: Mapping[str, Shape], inputs: Sequence[tuple[Any, ...]], filled: bool
-    ) -> cache.Key:
-        rooms = [(name, s.room) for name, s in shapes.items()]  # which also tell joined dims from others
-        sizes = [(str(e), c) for e, c in (*space.capacity.items(), *space.top.items())]
-        return cache.key(f"{self.json}{sizes}{rooms}{filled}", [*inputs, *(() for _ in self.recipe.symbols)])
-
-    def _exactly(self, call: Call, kernel: cache.CachedKernel) -> cache.CachedKernel:
+    def _exactly(self, call: Call, loaded: driver.Loaded) -> driver.Loaded:
         """The kernel with its outputs as they are for these sizes."""
         assert call.space is not None
         outputs = []
-        for name, o in zip(self.recipe.outputs, kernel.outputs, strict=True):
+        for name, o in zip(self.recipe.outputs, loaded.kernel.outputs, strict=True):
             shape = self._own_shape(call, name)
             strides = shape.translated(o.stride_map, o.device_size, call.values, True)
             owner = self._owners[name]
             true = [tuple(int(number(e, call.values)) for e in _exprs(c)) for c in (owner.size, owner.stride)]
             outputs.append(replace(o, size=true[0], stride=true[1], stride_map=tuple(strides)))
-        return replace(kernel, outputs=tuple(outputs))
+        return loaded._replace(kernel=replace(loaded.kernel, outputs=tuple(outputs)))
 
 
 def kernel(recipe_json: str) -> DynamicKernel:
@@ -384,46 +351,3 @@ def _kept(table: OrderedDict[Any, T], key: Hashable, value: T, most: int) -> T:
 
 def _exprs(codes: Sequence[Any]) -> list[sympy.Expr]:
     return [sympy.expand(decode_expr(c, {})) for c in codes]
-
-
-# Exact sizes
-
-
-def exact(
-    recipe: Recipe, recipe_json: str, sizes: Mapping[str, int], inputs: Sequence[tuple[Any, ...]]
-) -> driver.Loaded:
-    """The kernel for just these sizes and layouts, from the cache if possible."""
-    entry = cache.key(f"{recipe_json}{sorted(sizes.items())}", [*inputs, *(() for _ in sizes)])
-    found = driver.recall(entry)
-    if found is not None:
-        return found
-    from torch_spyre._inductor.compile import compile_graph  # late: start-up
-
-    graph, order = instantiate(recipe, sizes)
-    made = rebound(compile_graph(graph.to_json(), [inputs[i] for i in order]), order)
-    return driver.accept(entry, made)
-
-
-def rebound(kernel: cache.CachedKernel, order: Sequence[int]) -> cache.CachedKernel:
-    """The kernel with its inputs numbered as the call passes them."""
-    bindings = tuple((kind, order[i] if kind == "input" else i) for kind, i in kernel.bindings)
-    return replace(kernel, bindings=bindings, scalars=tuple((order[i], kind) for i, kind in kernel.scalars))
-
-
-def instantiate(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Graph, list[int]]:
-    """The TileGraph for these sizes, and which argument of the call each of its inputs is."""
-    numbers = {name: sympy.Integer(value) for name, value in sizes.items()}
-    given = {g.name: g for g in recipe.given}
-
-    def resolve(name: str) -> Outside:
-        g = given[name]
-        size, stride = ([decode_expr(c, numbers) for c in codes] for codes in (g.size, g.stride))
-        return getattr(torch, g.dtype), size, stride, g.scalar
-
-    builder = Builder(recipe.name, resolve)
-    with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
-        for step in recipe.steps:
-            builder.add(step.computed(numbers))
-    graph = builder.graph(recipe.outputs)
-    place = {g.name: i for i, g in enumerate(recipe.given)}
-    return graph, [place[name] for name in builder.arguments(graph)]

@@ -24,7 +24,6 @@ from torch_spyre._inductor.tilegraph.carried import Draw, Running
 from torch_spyre._inductor.tilegraph.expr import dtype_name
 from torch_spyre._inductor.tilegraph.tracing import symbol
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.optable import Kind
 
 _INDIRECT = "%"  # first letter of the names of symbols that stand for index values
 _PARTS = {"argmax_with_value": 2, "argmin_with_value": 2, "welford_reduce": 3, "welford_combine": 3}
@@ -222,24 +221,6 @@ class Step:
     origin: str
     hints: dict[str, dict[str, int]]
     ops: list[Any]
-
-    def computed(self, values: Mapping[str, Any]) -> Computed:
-        def sizes(codes: Iterable[Any]) -> list[Any]:
-            return [decode_expr(c, values) for c in codes]
-
-        return Computed(
-            self.name,
-            Kind(self.kind),
-            sizes(self.ranges),
-            sizes(self.reduction_ranges),
-            self.dtype,
-            sizes(self.size),
-            sizes(self.stride),
-            self.target,
-            self.origin,
-            self.hints,
-            Player(self.ops, values),
-        )
 
 
 @dataclass

@@ -17,34 +17,11 @@ from typing import Any
 
 import sympy
 
-_SMALL = (16, 32, 64)  # a stick has 32, 64 or 128 elements: a second one in a dim means that the first is full
+from torch_spyre.buckets import KERNEL_SIZES
 
 
 class NotBucketed(Exception):
     """Why a kernel is planned for its exact sizes."""
-
-
-def bucket(n: int) -> int:
-    """The capacity for a size: 16, 32, 64, then steps of a half of the power of two below, in multiples of 64."""
-    for small in _SMALL:
-        if n <= small:
-            return small
-    below = 1 << ((n - 1).bit_length() - 1)
-    step = max(64, below // 2)
-    return -(-n // step) * step
-
-
-def least(capacity: int) -> int:
-    """The smallest size that has this capacity."""
-    n = capacity
-    low = 0
-    while n - low > 1:  # the series is monotone: bisect
-        middle = (n + low) // 2
-        if bucket(middle) == capacity:
-            n = middle
-        else:
-            low = middle
-    return n
 
 
 def number(expr: sympy.Expr, values: Mapping[Any, int]) -> int | float:
@@ -90,7 +67,7 @@ class Space:
     def extent(self, size: Any) -> int:
         """Points that an iteration over this size makes: at least the size, whatever it is in this bucket."""
         size = sympy.sympify(size)
-        if size.is_Integer:
+        if size.is_Integer or not size.free_symbols:
             return int(size)
         if size not in self.extents:
             most = self.most(size)
@@ -112,6 +89,32 @@ class Space:
         return all(c >= 0 for c in shifted.coeffs())
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """What a recipe is specialised for: a number for each symbol, or a space of buckets for all of them.
+
+    Exact sizes are the case without symbols: every buffer is stored as its size says, and nothing has to be proved.
+    """
+
+    values: Mapping[str, int] = field(default_factory=dict)
+    space: Space = field(default_factory=lambda: Space({}, {}, {}))
+    shapes: Mapping[str, Shape] = field(default_factory=dict)  # of the buffers, with their room
+    joined: Mapping[sympy.Expr, Sequence[sympy.Expr]] = field(default_factory=dict)  # size -> those of joined dims
+    filled: bool = False  # a new buffer that is written in parts begins as zeros
+
+    @property
+    def exact(self) -> bool:
+        return not self.space.low
+
+    def text(self) -> str:
+        """All that programs for these sizes depend on."""
+        if self.exact:
+            return str(sorted(self.values.items()))
+        rooms = [(name, s.room) for name, s in self.shapes.items()]  # which also tell joined dims from others
+        capacities = [(str(e), c) for e, c in (*self.space.capacity.items(), *self.space.top.items())]
+        return f"{capacities}{rooms}{self.filled}"
+
+
 def _grows(expr: sympy.Expr) -> bool:
     symbols = sorted(expr.free_symbols, key=str)
     if not symbols or not expr.is_polynomial(*symbols):
@@ -127,8 +130,8 @@ def capacity(size: sympy.Expr, values: Mapping[sympy.Symbol, int]) -> int:
     if present < 0:
         raise NotBucketed(f"a size is the product of numbers below 0, one of them {size}")
     if len(size.free_symbols) > 1 and _grows(size):
-        return int(number(size, {s: bucket(values[s]) for s in size.free_symbols}))
-    return bucket(present)
+        return int(number(size, {s: KERNEL_SIZES.capacity(values[s]) for s in size.free_symbols}))
+    return KERNEL_SIZES.capacity(present)
 
 
 def quotient(a: Any, b: Any) -> sympy.Expr | None:
@@ -236,7 +239,23 @@ class Shape:
     def translated(
         self, strides: Sequence[int], extents: Sequence[int], values: Mapping[Any, int], back: bool
     ) -> list[int]:
-        """Strides of a storage layout, from those of the exact sizes to those of the capacity, or back.
+        """Strides of a storage layout, from those of the exact sizes to those of the capacity, or back."""
+        found, bases = self._by_levels(strides, extents, values, back)
+        return [bases[at] * times for at, times in found]
+
+    def stride_exprs(
+        self, strides: Sequence[int], extents: Sequence[int], values: Mapping[Any, int], back: bool
+    ) -> list[sympy.Expr]:
+        """Strides of a storage layout, given for the present sizes or (`back`) for the capacity, as functions of the
+        sizes."""
+        found, _ = self._by_levels(strides, extents, values, back)
+        return [self.levels[at].base * times for at, times in found]
+
+    def _by_levels(
+        self, strides: Sequence[int], extents: Sequence[int], values: Mapping[Any, int], back: bool
+    ) -> tuple[list[tuple[int, int]], list[int]]:
+        """The level of each device dim and its stride in units of that level's base, and the base of each level on the
+        other side. A dim that moves nothing has the stride -1, in units of the first level's base, which is 1.
 
         The storage must be laid out by the dims of the tensor (`coverage`).
         """
@@ -248,14 +267,14 @@ class Shape:
         found = []
         for stride, extent in zip(strides, extents, strict=True):
             if stride <= 0 or extent == 1:  # moves nothing, whatever its stride
-                found.append(-1)
+                found.append((0, -1))
                 continue
             at = max(i for i, base in enumerate(source) if base <= stride)
-            moved = stride // source[at] * target[at]
-            if stride % source[at] or moved >= [*target, moved + 1][at + 1]:
+            times, rest = divmod(stride, source[at])
+            if rest or (at + 1 < len(target) and times * target[at] >= target[at + 1]):
                 raise NotBucketed(f"a storage layout has the stride {stride}, which is none of the tensor's")
-            found.append(moved)
-        return found
+            found.append((at, times))
+        return found, target
 
 
 def coverage(

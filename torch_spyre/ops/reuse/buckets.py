@@ -3,7 +3,7 @@
 
 Enters: a call of an op that was called before with another value of one size, and its lowering with that size as
 a symbol. Leaves: an `_C.BucketPlan`, which serves every size of the bucket without coming here. Programs are those of
-`_inductor/dynamic*`: equal to the plan for each size by itself, or refused with a reason.
+`_inductor/dynamic/`: equal to the plan for each size by itself, or refused with a reason.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import sympy
 import torch
 
 from torch_spyre import _C, knobs
-from torch_spyre._inductor.dynamic.launcher import Call, DynamicKernel, Variant
+from torch_spyre._inductor.dynamic.launcher import Call, DynamicKernel
 from torch_spyre._inductor.dynamic.recipe import Recipe, decode_expr, names_in
-from torch_spyre._inductor.dynamic.space import NotBucketed, Shape, Space, bucket, capacity, least, number
+from torch_spyre._inductor.dynamic.space import NotBucketed, Space, number
+from torch_spyre._inductor.dynamic.specialise import Variant
 from torch_spyre._inductor.planning import candidates
 from torch_spyre._inductor.tilegraph.tracing import symbol
+from torch_spyre.buckets import KERNEL_SIZES
 from torch_spyre.constants import MAX_SPAN_BYTES
 from torch_spyre.ops.reuse.families import Lowered
 from torch_spyre.ops.reuse.varying_sizes import Pattern, Polynomial
@@ -41,14 +43,13 @@ class BucketKernel(DynamicKernel):
         super().__init__(lowered.recipe)
         self.lowered = lowered
         self.narrow = False  # only sizes of as many sticks
-        self.entry = ""
         (name,) = self.recipe.symbols
         self.symbol = symbol(name)
 
     # What differs from a compiled graph: tensors are moved by the launch, and programs may be for fewer sizes
 
-    _written: Any = frozenset()
-    _movable = staticmethod(lambda x: True)
+    def _movable(self, name: str, x: torch.Tensor) -> bool:
+        return True
 
     def _moved(self, call: Call, name: str, x: torch.Tensor) -> torch.Tensor:
         """A tensor without values, stored as the launch will move x: the same device dims, with longer extents."""
@@ -94,11 +95,6 @@ class BucketKernel(DynamicKernel):
         low = max(space.low[self.symbol], top - _STICK + 1)
         return Space(space.capacity, {self.symbol: low}, {self.symbol: top})
 
-    def _entry(self, *args: Any) -> cache.Key:
-        found = super()._entry(*args)
-        self.entry = str(found)
-        return found
-
     # One bucket
 
     def plan(self, pattern: Pattern, tensors: Sequence[torch.Tensor], n: int) -> dict[str, Any]:
@@ -124,13 +120,13 @@ class BucketKernel(DynamicKernel):
         """The sizes around the present one that the program serves."""
         space, n = call.space, call.values[self.symbol]
         assert space is not None
-        exprs = [f for e in self.sizes for f in self._factors(e) if not f.is_Integer]
-        rooms = [capacity(e, call.values) for e in exprs]
+        capacities = self._capacities(call.values)
 
         def served(m: int) -> bool:
-            values = {self.symbol: m}
-            real = all(number(e, values) >= 0 for e in exprs)
-            same = real and all(capacity(e, values) == room for e, room in zip(exprs, rooms, strict=True))
+            try:
+                same = self._capacities({self.symbol: m}) == capacities
+            except NotBucketed:  # a size below 0
+                return False
             return same and self._holds(m) and _same_cuts(self, space, m)
 
         low = high = n
@@ -144,20 +140,18 @@ class BucketKernel(DynamicKernel):
         self, call: Call, pattern: Pattern, tensors: Sequence[torch.Tensor], stored: Sequence[Any], found: Variant
     ) -> dict[str, Any]:
         shapes = self._shapes(call, stored)
-        targets = {s.target for s in self.recipe.steps}
         layouts: dict[int, Any] = {}
         written = set()
         for i, (given, at) in enumerate(zip(self.recipe.given, self.lowered.given, strict=True)):
             if given.scalar:
                 continue
             layout = _C.get_spyre_tensor_layout(stored[i])
-            if given.name in targets:
+            if given.name in self.written:
                 written.add(at)
             if i in self.varying:
-                shape, extents = shapes[given.name], layout.device_size
                 self._check_stored(call, given.name, layout)
-                room = shape.translated(layout.stride_map, extents, call.values, False)
-                layouts[at] = ["roomy", *self._roomy(shape, extents, room, layout.device_dtype.name)]
+                strides = shapes[given.name].stride_exprs(layout.stride_map, layout.device_size, call.values, False)
+                layouts[at] = ["roomy", *self._roomy(layout.device_size, strides, layout.device_dtype.name)]
             else:
                 layouts[at] = ["fixed", list(layout.device_size), list(layout.stride_map), layout.device_dtype.name]
         described = [
@@ -165,33 +159,25 @@ class BucketKernel(DynamicKernel):
             for i, s in enumerate(pattern.tensors)
         ]
         return {
-            "entry": self.entry,
+            "entry": str(found.entry),
             "place": list(pattern.place),
             "range": list(self._range(call)),
             "tensors": described,
-            "results": self._results(call, found.kernel),
+            "results": self._results(call, found.loaded.kernel),
             "numbers": [self._ratio(e) for e in (self.symbol, *found.scalars)],
         }
 
     def _results(self, call: Call, kernel: cache.CachedKernel) -> list[Any]:
         made = []
         for name, o, (size, stride) in zip(self.recipe.outputs, kernel.outputs, self.lowered.results, strict=True):
-            shape = self._own_shape(call, name)
-            shape.translated(o.stride_map, o.device_size, call.values, True)  # raises if a device dim goes astray
+            strides = self._own_shape(call, name).stride_exprs(o.stride_map, o.device_size, call.values, True)
             place = [[self._polynomial(decode_expr(c, {})) for c in codes] for codes in (size, stride)]
-            made.append([*place, o.dtype, self._roomy(shape, o.device_size, o.stride_map, o.format)])
+            made.append([*place, o.dtype, self._roomy(o.device_size, strides, o.format)])
         return made
 
-    def _roomy(self, shape: Shape, extents: Sequence[int], strides: Sequence[int], format: str) -> list[Any]:
+    def _roomy(self, extents: Sequence[int], strides: Sequence[sympy.Expr], format: str) -> list[Any]:
         """A layout of the capacity with its strides as functions of n."""
-        found = []
-        for stride, extent in zip(strides, extents, strict=True):
-            if stride <= 0 or extent == 1:
-                found.append([-1])
-                continue
-            level = max((v for v in shape.levels if v.room_base <= stride), key=lambda v: v.room_base)
-            found.append(self._polynomial(stride // level.room_base * level.base))
-        return [list(extents), found, format]
+        return [list(extents), [self._polynomial(e) for e in strides], format]
 
     def _polynomial(self, expr: Any) -> Polynomial:
         expr = sympy.expand(expr)
@@ -279,5 +265,5 @@ def refused_range(n: int, reason: str) -> tuple[int, int]:
     """The sizes that a refusal speaks of: those of the bucket, or this one where it depends on the size itself."""
     if reason == CUTS:
         return n, n
-    room = bucket(n)
-    return least(room), room
+    room = KERNEL_SIZES.capacity(n)
+    return KERNEL_SIZES.least_size(room), room

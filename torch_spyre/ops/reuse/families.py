@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from torch_spyre import _C, knobs
+from torch_spyre.buckets import KERNEL_SIZES
 from torch_spyre.ops.reuse import lowered_calls, varying_sizes
 from torch_spyre.ops.reuse.varying_sizes import Pattern
 from torch_spyre.runtime import cache, driver
@@ -151,10 +152,8 @@ class Family:
     def _varies(self, pattern: Pattern, before: varying_sizes.Call, call: varying_sizes.Call) -> bool:
         """Do sizes vary, or is there but another layer with another width? One more than before varies; of other sizes
         it takes three. And one program must serve two of them."""
-        from torch_spyre._inductor.dynamic.space import bucket  # late: start-up
-
         old, new = pattern.matches(before), pattern.matches(call)
-        if old is None or new is None or bucket(old) != bucket(new):
+        if old is None or new is None or KERNEL_SIZES.capacity(old) != KERNEL_SIZES.capacity(new):
             return False
         others = {n for n in map(pattern.matches, self.seen) if n is not None} - {new}
         return abs(new - old) == 1 or len(others) > 1
