@@ -23,6 +23,7 @@ from torch_spyre._inductor.planning.candidates import cut, granularity
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.layout_rules import from_stl
 from torch_spyre._inductor.planning.ownership import REPLICA, holds, part
+from torch_spyre._inductor.planning.plan_graph import PlanGraph
 from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
@@ -174,8 +175,8 @@ def test_the_chosen_matmul_split_is_the_cheapest_of_all(shape: tuple[int, int, i
         assert chosen <= cost.ns(tuple(p for p in pieces if p[1] > 1)) * 1.0001
 
 
-def random_graph(seed: int, plain: bool = False) -> Graph:
-    """A random graph, with layouts of its inputs only if `plain`."""
+def random_graph(seed: int) -> Graph:
+    """A random graph, with layouts of its inputs."""
     from test_random_graphs import draw_program
 
     program = draw_program(Random(seed), steps=8)
@@ -187,15 +188,15 @@ def random_graph(seed: int, plain: bool = False) -> Graph:
         base, buffer = bases[number], graph.buffers[name]
         buffer.layout = from_stl(SpyreTensorLayout(list(base.shape), base.dtype))
         buffer.offset = inputs[number].storage_offset()
-    return graph if plain else layouts.run(graph)
+    return graph
 
 
 @given(st.integers(0, 1 << 20), st.integers(1, 32))
 @settings(max_examples=12, deadline=None)
 def test_joint_plans_are_never_worse_than_greedy_ones(seed: int, cores: int) -> None:
-    graph = random_graph(seed)
     with config.patch(sencores=cores):
-        greedy, joint = division.compare(graph)
+        graph = layouts.run(PlanGraph.of(random_graph(seed)))
+    greedy, joint = division.compare(graph)
     assert joint <= greedy
 
 

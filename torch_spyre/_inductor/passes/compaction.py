@@ -16,19 +16,20 @@ from torch_spyre._inductor.passes.coordinates import stick_dims
 from torch_spyre._inductor.planning import reach
 from torch_spyre._inductor.planning.layout_rules import Layouts, make_layout
 from torch_spyre._inductor.planning.ownership import apply
-from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Layout, Load, Node, Value
+from torch_spyre._inductor.planning.plan_graph import PlanGraph
+from torch_spyre._inductor.tilegraph.graph import Buffer, Layout, Load, Node, Value
 from torch_spyre.constants import STICK_BYTES
 
 _NOTE = "laid together"
 
 
-def possible(graph: Graph) -> bool:
+def possible(graph: PlanGraph) -> bool:
     """Is there a tensor that is larger than the span?"""
     layouts = (b.layout for b in graph.buffers.values())
     return any(layout is not None and layout.bytes > constants.MAX_SPAN_BYTES for layout in layouts)
 
 
-def out_of_reach(graph: Graph) -> set[str]:
+def out_of_reach(graph: PlanGraph) -> set[str]:
     """Nodes of a divided graph that no trips can do, as they are split or on one core."""
     found = set()
     for node in graph.nodes:
@@ -40,12 +41,12 @@ def out_of_reach(graph: Graph) -> set[str]:
     return found
 
 
-def run(graph: Graph, far: Collection[str]) -> Graph:
+def run(graph: PlanGraph, far: Collection[str]) -> PlanGraph:
     """Lays the operands of these nodes together, in a graph that is not divided yet."""
     return _Compact(graph, {}).compacted(far)
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith(_NOTE)]
 
 
@@ -54,7 +55,7 @@ class _Compact(Layouts):
 
     whole: tuple[str, ...] = ()
 
-    def compacted(self, far: Collection[str]) -> Graph:
+    def compacted(self, far: Collection[str]) -> PlanGraph:
         for node in self.graph.nodes:
             if node.name in far:
                 self._compact(node)

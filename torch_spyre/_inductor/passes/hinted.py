@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from torch_spyre._inductor.planning.candidates import cut, granularity
 from torch_spyre._inductor.planning.ownership import Split
-from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph
+from torch_spyre._inductor.tilegraph.graph import Load, Node
 from torch_spyre._inductor.tilegraph.index import decompose
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.ir.plan.tileops import Coord
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: PlanGraph) -> PlanGraph:
     """Gives names to the dims of every node, from the named inputs onwards; real names win over none."""
     if not any(b.names for b in graph.buffers.values()) and not any(n.hints for n in graph.nodes):
         return graph
@@ -34,7 +35,7 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [
         f"{n.name}: " + ", ".join(f"{kind} {name}={count}" for kind, h in n.hints.items() for name, count in h.items())
         for n in graph.nodes
@@ -42,7 +43,7 @@ def explain(graph: Graph) -> list[str]:
     ]
 
 
-def _names(graph: Graph, node: Node, value: Load) -> dict[str, str]:
+def _names(graph: PlanGraph, node: Node, value: Load) -> dict[str, str]:
     buffer = graph.buffers[value.buffer]
     if not any(buffer.names):
         return {}
@@ -78,7 +79,7 @@ def tiles_of(node: Node, name: str) -> list[str]:
     return [t.name for t in node.tiles if t.name in dims or t.name.split(".")[0] in dims]
 
 
-def asked_split(graph: Graph, node: Node, cores: int) -> Split | None:
+def asked_split(graph: PlanGraph, node: Node) -> Split | None:
     """The split that a `work_div` hint asks for; None without a hint or if it names no dim of the node."""
     wanted = node.hints.get("work_div", {})
     known = {name: count for name, count in wanted.items() if tiles_of(node, name)}
@@ -87,6 +88,7 @@ def asked_split(graph: Graph, node: Node, cores: int) -> Split | None:
     product = 1
     for count in known.values():
         product *= count
+    cores = graph.options.cores
     if product > cores:
         raise InvalidArgument(f"work_div {known} of {node.name} needs {product} cores; there are {cores}")
     grains, pieces = granularity(graph, node), []

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 
 from torch_spyre._inductor.passes.coordinates import cut_pieces, rewrite
 from torch_spyre._inductor.planning.matmul_dims import role
-from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node, Position, Value
+from torch_spyre._inductor.planning.plan_graph import PlanGraph
+from torch_spyre._inductor.tilegraph.graph import Buffer, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose, term_range
 from torch_spyre.backend.program.isa import MAX_DIMS
 from torch_spyre.constants import STICK_BYTES
@@ -26,7 +27,7 @@ _MOST_DIMS = MAX_DIMS - 2  # leaves room for replication and for a cut of one op
 _MOST_AXES = 5  # with the stick, what a layout has
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: PlanGraph) -> PlanGraph:
     if len(graph.nodes) < 2:
         return graph
     classes = _Classes()
@@ -45,7 +46,7 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith("walked in pieces")]
 
 
@@ -95,7 +96,7 @@ class _Classes:
         return [] if root in self.lanes and any(c % STICK_BYTES for c in cuts) else cuts
 
 
-def _sparse(graph: Graph) -> set[str]:
+def _sparse(graph: PlanGraph) -> set[str]:
     """Temporaries with one value in each stick: sums over the last dim, and what is computed from those alone."""
     found: set[str] = set()
     for node in graph.nodes:
@@ -110,7 +111,7 @@ def _sparse(graph: Graph) -> set[str]:
     return found
 
 
-def _relate(graph: Graph, node: Node, classes: _Classes, sparse: set[str]) -> None:
+def _relate(graph: PlanGraph, node: Node, classes: _Classes, sparse: set[str]) -> None:
     sizes = node.sizes()
     for dim, size in node.dims:
         if not _may_cut(node, dim):
@@ -173,7 +174,7 @@ def _relate_axis(
         classes.ask(axis, size, (t.scale for t in coord.terms))
 
 
-def _drop_wide(graph: Graph, classes: _Classes, cuts: dict[Member, list[int]]) -> None:
+def _drop_wide(graph: PlanGraph, classes: _Classes, cuts: dict[Member, list[int]]) -> None:
     """Leaves classes whole that would give a node or a temporary more dims than the machine has."""
     owners: list[tuple[str, list[tuple[str | int, int]], int]] = []
     owners += [(n.name, list(n.dims), _MOST_DIMS) for n in graph.nodes]

@@ -12,29 +12,30 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torch_spyre import constants, knobs
+from torch_spyre import constants
 from torch_spyre._inductor.planning.candidates import MOST_K_WAYS
 from torch_spyre._inductor.planning.matmul_dims import role
-from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph
+from torch_spyre._inductor.tilegraph.graph import Buffer, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre.constants import LX_BYTES, STICK_BYTES
+from torch_spyre.constants import STICK_BYTES
 from torch_spyre.ir.plan.tileops import Term
 
 _STICK = 64  # elements of k that stay together
 ROUNDING = {"float16": "fp32todl16", "bfloat16": "fp32todl16", "float32": "identity"}
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: PlanGraph) -> PlanGraph:
     if any(n.row.is_matmul for n in graph.nodes):
         graph.nodes = [part for node in graph.nodes for part in _parts(graph, node)]
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith("a part of k")]
 
 
-def _parts(graph: Graph, node: Node) -> list[Node]:
+def _parts(graph: PlanGraph, node: Node) -> list[Node]:
     ways = _ways(graph, node)
     if ways < 2:
         return [node]
@@ -62,9 +63,9 @@ def _parts(graph: Graph, node: Node) -> list[Node]:
     return [*found, rounded]
 
 
-def _ways(graph: Graph, node: Node) -> int:
+def _ways(graph: PlanGraph, node: Node) -> int:
     """In how many parts of k the left operand stays within the span; 1 if it does anyway or the cores can cut k."""
-    out = graph.buffers[node.output.buffer]
+    out, options = graph.buffers[node.output.buffer], graph.options
     if not node.row.is_matmul or node.constants or out.dtype not in ROUNDING or not _plain(node, out):
         return 1
     sizes, left = node.sizes(), next(node.loads())
@@ -72,9 +73,9 @@ def _ways(graph: Graph, node: Node) -> int:
     reach = max(reach, STICK_BYTES * sizes["k"])  # one stick column of the right operand
     ways = -(-reach // constants.MAX_SPAN_BYTES)
     cores = 1 << (ways - 1).bit_length()  # that division would cut k over
-    partial = 4 * math.prod(n for d, n in node.dims if d != "k") // max(1, knobs.get("sencores") // cores)
-    most = min(MOST_K_WAYS, knobs.get("sencores"))
-    return 1 if cores <= most and partial <= LX_BYTES * knobs.get("dxp_lx_frac_avail") else ways
+    partial = 4 * math.prod(n for d, n in node.dims if d != "k") // max(1, options.cores // cores)
+    most = min(MOST_K_WAYS, options.cores)
+    return 1 if cores <= most and partial <= options.scratch else ways
 
 
 def _plain(node: Node, out: Buffer) -> bool:
@@ -91,7 +92,7 @@ def _moved(index: Index, start: int) -> Index:
     return Index(index.terms, index.const + start * step)
 
 
-def _wide(graph: Graph, out: Buffer, written: Load) -> Load:
+def _wide(graph: PlanGraph, out: Buffer, written: Load) -> Load:
     """A temporary for fp32 values of the result."""
     name = f"w{len(graph.buffers)}"
     strides: list[int] = []

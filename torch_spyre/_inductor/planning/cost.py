@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from torch_spyre._inductor.planning.matmul_dims import ordered
 from torch_spyre._inductor.planning.ownership import REPLICA, Split, cores_of
-from torch_spyre._inductor.tilegraph.graph import Graph, Layout, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph
+from torch_spyre._inductor.tilegraph.graph import Layout, Node
 from torch_spyre.backend.program.isa import Space
 from torch_spyre.formats import BYTES, CODE
 from torch_spyre.ir.plan.tileops import Coord
@@ -41,7 +42,7 @@ class _Access:
 class NodeCost:
     """Prices of one node under any split and any residency of its operands."""
 
-    def __init__(self, graph: Graph, node: Node, device: Device | None = None) -> None:
+    def __init__(self, graph: PlanGraph, node: Node, device: Device | None = None) -> None:
         self.device = device or load()
         self.node = node
         tiles = ordered(node.tiles) if node.row.is_matmul else node.tiles

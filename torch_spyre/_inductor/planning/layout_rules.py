@@ -16,7 +16,8 @@ from typing import Any
 from torch_spyre._inductor.passes.coordinates import Conflict, refine, stick_dims, stick_form
 from torch_spyre._inductor.passes.indirect import by_offset, direct, table_sizes, with_bounds
 from torch_spyre._inductor.planning.matmul_dims import whole_k
-from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node, Value
+from torch_spyre._inductor.planning.plan_graph import PlanGraph
+from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Layout, Load, Node, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.plan.tileops import Coord, Term
@@ -82,12 +83,12 @@ def coordinates(buffer: Buffer, index: Index, sizes: dict[str, int]) -> Coords |
 CHOICE = "restickify"  # how notes about choices begin
 
 
-def assign(graph: Graph, choices: Mapping[object, str] | None = None) -> Graph:
+def assign(graph: PlanGraph, choices: Mapping[object, str] | None = None) -> PlanGraph:
     """Gives layouts node by node: each result takes the stick of its operands, or what `choices` say of its form."""
     return Layouts(graph, choices or {}).run()
 
 
-def form(graph: Graph, node: Node) -> object:
+def form(graph: PlanGraph, node: Node) -> object:
     """What a choice is about: nodes alike in this choose alike, in every layer of a model."""
     out = graph.buffers[node.output.buffer]
     operands = tuple((graph.buffers[v.buffer].kind, graph.buffers[v.buffer].size, v.index) for v in node.loads())
@@ -97,14 +98,14 @@ def form(graph: Graph, node: Node) -> object:
 class Layouts:
     """Gives layouts to the nodes of a graph one after the other; copies stand before the nodes that need them."""
 
-    def __init__(self, graph: Graph, choices: Mapping[object, str]) -> None:
+    def __init__(self, graph: PlanGraph, choices: Mapping[object, str]) -> None:
         self.graph, self.choices = graph, choices
         self.forms = {n.name: form(graph, n) for n in graph.nodes} if choices else {}
         self.nodes: list[Node] = []
         self.copies: dict[tuple[object, ...], Load] = {}
         self.copied: dict[str, list[tuple[object, ...]]] = {}  # buffer -> keys of its copies
 
-    def run(self) -> Graph:
+    def run(self) -> PlanGraph:
         for node in self.graph.nodes:
             self._plan(node)
             for key in self.copied.pop(node.output.buffer, ()):

@@ -2,7 +2,7 @@
 """TileGraph + the layouts of its inputs -> planned kernel.
 
 Enters: a layout-free graph and, for each input, its storage layout and offset. Leaves: a `tileops.Kernel` with the
-layouts of its outputs. Planning is deterministic: the same graph, layouts and knobs give the same kernel.
+layouts of its outputs. Planning is deterministic: the same graph, layouts and options give the same kernel.
 
 A kernel is planned so that it can be displaced, if that is possible: its arguments end with the last byte that the
 input's view touches, and a launch may begin further on in the storage (`_C.view_start`).
@@ -13,9 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from torch_spyre import knobs
 from torch_spyre._inductor.passes import (
     dedup,
     handover,
@@ -32,7 +30,9 @@ from torch_spyre._inductor.passes import (
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning import view_ends
 from torch_spyre._inductor.planning.matmul_dims import normalised
+from torch_spyre._inductor.planning.options import PlanOptions
 from torch_spyre._inductor.planning.placement import loop_bounds
+from torch_spyre._inductor.planning.plan_graph import PlanGraph
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node, Position
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.errors import UnsupportedOp
@@ -53,7 +53,8 @@ from torch_spyre.ir.plan.tileops import (
     TileOp,
 )
 
-PASSES = (dedup, views, hinted, spans, parts, pieces, layouts, residency, span_loops, pool)
+GRAPH_PASSES = (dedup, views)  # these need no layouts
+PASSES = (hinted, spans, parts, pieces, layouts, residency, span_loops, pool)
 COMPUTED = (
     "SEN169_FP16",
     "IEEE_FP32",
@@ -89,7 +90,7 @@ class Plan:
     """A planned kernel, its graph, and what each launch argument is: ("input", i), ("output", j) or ("pool", 0)."""
 
     kernel: Kernel
-    graph: Graph
+    graph: PlanGraph
     bindings: tuple[tuple[str, int], ...]
     scalars: tuple[tuple[int, str], ...]  # (input index, kind: see `_scalar_kind`)
     outputs: tuple[Buffer, ...]  # freshly allocated results, in order
@@ -101,10 +102,10 @@ def plan(
     graph: Graph,
     inputs: Sequence[InputSpec],
     displaced: bool = True,
-    shares: Mapping[str, int] = MappingProxyType({}),
+    options: PlanOptions | None = None,
 ) -> Plan:
-    """The plan. `displaced` says whether it may become one that launches can move along its inputs, `shares` of nodes
-    in how many parts a core does its slice, at least."""
+    """The plan under these options, or those that the knobs give. `displaced` says whether it may become one that
+    launches can move along its inputs."""
     graph = graph.clone()
     for name, spec in zip(graph.inputs, inputs, strict=True):
         buffer = graph.buffers[name]
@@ -117,12 +118,15 @@ def plan(
                 "convert it to int32 or float16 on the host first"
             )
     extents = view_ends.extents(graph) if displaced else None
+    for early in GRAPH_PASSES:
+        graph = early.run(graph)
+    planned = PlanGraph.of(graph, options)
     for stage in PASSES:
-        graph = stage.run(graph, shares) if stage is span_loops else stage.run(graph)
-    return _Finalizer(graph, extents).plan()
+        planned = stage.run(planned)
+    return _Finalizer(planned, extents).plan()
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     """Every pass's own account of what it chose."""
     lines = []
     for stage in PASSES:
@@ -134,7 +138,7 @@ def explain(graph: Graph) -> list[str]:
 class _Finalizer:
     """Turns a planned graph into tile operations over numbered launch arguments."""
 
-    def __init__(self, graph: Graph, extents: Mapping[str, tuple[int, ...]] | None) -> None:
+    def __init__(self, graph: PlanGraph, extents: Mapping[str, tuple[int, ...]] | None) -> None:
         self.graph = graph
         self.extents = extents or {}
         self.displaced = extents is not None
@@ -153,7 +157,7 @@ class _Finalizer:
             tuple(self.args),
             ops,
             scalars=tuple(_scalar_format(kind) for _, kind in self.scalars),
-            cores=knobs.get("sencores"),
+            cores=self.graph.options.cores,
             loops=self._loops(),
             lx_scratch_base=self._lx_top(),
         )
