@@ -17,6 +17,7 @@ from torch_spyre.runtime import driver
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec
 
 log = logging.getLogger(__name__)
+_SHARES = (0.4, 0.6, 0.8, 1.0)  # of LX that the back end gets where less was not enough
 _MOST_PARTS = 1 << 24  # of a node's slice: more than any slice has sticks
 
 
@@ -39,33 +40,32 @@ def _fitting(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple
     """
     options = PlanOptions.from_knobs()
     try:
-        return _within_shares(graph, specs, displaced, options)
+        return _sharing(graph, specs, displaced, options)
     except (UnsupportedOp, SpanExceeded, ScratchpadFull) as error:
         first = error
     log.info("planned again without temporaries in the scratchpads, because %s", first)
     options = replace(options, keeps_in_lx=False)
     try:
-        return _within_shares(graph, specs, displaced, options)
-    except ScratchpadFull:
-        pass
-    except (InvalidProgram, UnsupportedOp):
-        raise first from None
-    try:
-        return _in_parts(graph, specs, displaced, replace(options, lx_share=1.0))
-    except (InvalidProgram, UnsupportedOp):
-        raise first from None
-
-
-def _within_shares(
-    graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions
-) -> tuple[Plan, Any, Any]:
-    """Where the back end needs more of LX than its share, the plan gets less of it."""
-    shares = [options.lx_share, 0.4, 0.6, 0.8, 1.0]
-    for share in sorted(s for s in shares if s >= shares[0]):
         try:
-            return _compiled(graph, specs, displaced, replace(options, lx_share=share))
+            return _compiled(graph, specs, displaced, options)
+        except ScratchpadFull:
+            return _in_parts(graph, specs, displaced, replace(options, lx_share=1.0))
+    except (InvalidProgram, UnsupportedOp):
+        raise first from None
+
+
+def _sharing(graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions) -> tuple[Plan, Any, Any]:
+    """Where the back end needs more of LX than its share, the plan gets less of it, step by step: what the back end
+    needs shrinks with the chunks of tile loops, so that the least share that is enough is not known before. Where no
+    temporary takes any of LX, no share is enough."""
+    for share in (options.lx_share, *(s for s in _SHARES if s > options.lx_share)):
+        planned = plan(graph, specs, displaced, replace(options, lx_share=share))
+        try:
+            return planned, *driver.build(planned.kernel)
         except ScratchpadFull as error:
             overflow = error
+        if not planned.kernel.lx_scratch_base:
+            break
     raise overflow
 
 
