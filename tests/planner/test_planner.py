@@ -28,7 +28,8 @@ from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning.layout_rules import from_stl
 from torch_spyre._inductor.planning.ownership import REPLICA
 from torch_spyre._inductor.planning.placement import Request, live_ranges, place
-from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
+from torch_spyre._inductor.planning.plan_graph import InputSpec
+from torch_spyre._inductor.planning.planner import Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
 from torch_spyre._inductor.tilegraph.index import BASE, evaluate, from_sympy, split_base
 from torch_spyre.constants import LX_BYTES, STICK_BYTES

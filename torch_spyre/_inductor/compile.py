@@ -10,8 +10,9 @@ from typing import Any
 
 from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.planning.options import PlanOptions
-from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
-from torch_spyre._inductor.tilegraph.graph import Graph, Layout
+from torch_spyre._inductor.planning.plan_graph import InputSpec, Layout
+from torch_spyre._inductor.planning.planner import Plan, plan
+from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.errors import InvalidProgram, ScratchpadFull, SpanExceeded, UnsupportedOp
 from torch_spyre.runtime import driver
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec

@@ -19,8 +19,7 @@ from torch_spyre._inductor.planning.candidates import granularity
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.ownership import Split as Pieces
 from torch_spyre._inductor.planning.ownership import apply, split_of
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
 from torch_spyre.ir.plan.tileops import Coord, Dim
 
 Split = dict[str, int]  # dim -> number of slices
@@ -46,7 +45,7 @@ def run(graph: PlanGraph, trust_loops: bool = False) -> None:
             apply(node, split)
 
 
-def _alone(graph: PlanGraph, node: Node) -> None:
+def _alone(graph: PlanGraph, node: PlanNode) -> None:
     """One node, as in eager execution: the cheapest of its own splits."""
     cost = NodeCost(graph, node)
     splits = candidates.alone(node, granularity(graph, node), graph.options)
@@ -86,9 +85,9 @@ def compare(graph: PlanGraph) -> tuple[float, float]:
 
 
 def greedy(graph: PlanGraph) -> None:
-    """Node by node: the producer's split if it fits, else the largest dims, evenly."""
+    """PlanNode by node: the producer's split if it fits, else the largest dims, evenly."""
     cores = graph.options.cores
-    producers: dict[str, Node] = {}
+    producers: dict[str, PlanNode] = {}
     for node in graph.nodes:
         grains = granularity(graph, node)
         own = _matmul_split(node, grains, cores) if node.row.is_matmul else _spread(node, grains, cores)
@@ -112,7 +111,7 @@ def explain(graph: PlanGraph) -> list[str]:
     return lines
 
 
-def cores_used(node: Node) -> int:
+def cores_used(node: PlanNode) -> int:
     return math.prod(d.slices for d in node.tiles)
 
 
@@ -128,7 +127,7 @@ def _largest_divisor(n: int, limit: int) -> int:
     return max(d for d in range(1, min(n, limit) + 1) if n % d == 0)
 
 
-def _spread(node: Node, grains: dict[str, int], cores: int) -> Split:
+def _spread(node: PlanNode, grains: dict[str, int], cores: int) -> Split:
     """Largest dims first, as many slices as divide them."""
     split: Split = {}
     fixed = node.fixed()
@@ -141,7 +140,7 @@ def _spread(node: Node, grains: dict[str, int], cores: int) -> Split:
     return split
 
 
-def _matmul_split(node: Node, grains: dict[str, int], cores: int) -> Split:
+def _matmul_split(node: PlanNode, grains: dict[str, int], cores: int) -> Split:
     """As many cores as possible; among those, the least operand bytes per core."""
     size = {d.name: d for d in node.tiles}
     rows = [n for n in size if n == "m" or n.startswith("m.")]
@@ -183,7 +182,7 @@ def _over(names: list[str], slices: int, size: dict[str, Dim], grains: dict[str,
 
 
 def _inherit(
-    graph: PlanGraph, node: Node, producers: dict[str, Node], grains: dict[str, int], cores: int
+    graph: PlanGraph, node: PlanNode, producers: dict[str, PlanNode], grains: dict[str, int], cores: int
 ) -> tuple[int, Slices, list[str]] | None:
     """(cores, slices, core order) of the producer of the largest temporary operand, if it fits this node."""
     best: tuple[int, Slices, list[str]] | None = None
@@ -206,7 +205,7 @@ def _inherit(
 
 
 def _translate(
-    producer: Node, written: tuple[Coord, ...], node: Node, read: tuple[Coord, ...], grains: dict[str, int]
+    producer: PlanNode, written: tuple[Coord, ...], node: PlanNode, read: tuple[Coord, ...], grains: dict[str, int]
 ) -> tuple[Slices, list[str]] | None:
     """The producer's slices in the consumer's dims: same device coordinate, same digit, same size, same tile."""
     split: Slices = {}
@@ -230,7 +229,7 @@ def _translate(
     return split, [names[d] for d in producer.core_order if d in names]
 
 
-def _apply(node: Node, split: Slices, order: list[str]) -> None:
+def _apply(node: PlanNode, split: Slices, order: list[str]) -> None:
     tiles = []
     for dim in node.tiles:
         slices, tile = split.get(dim.name, (1, 0))

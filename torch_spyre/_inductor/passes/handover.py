@@ -25,8 +25,8 @@ from torch_spyre._inductor.planning.ownership import (
     split_of,
     translate,
 )
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre.ir.plan.handover_groups import Groups, groups
 from torch_spyre.ir.plan.tileops import Dim
 
@@ -46,7 +46,7 @@ def run(graph: PlanGraph) -> PlanGraph:
         writers.setdefault(node.output.buffer, []).append(i)
         for j, value in enumerate(node.loads()):
             readers.setdefault(value.buffer, []).append((i, j))
-    inserted: list[tuple[int, Node]] = []
+    inserted: list[tuple[int, PlanNode]] = []
     for name, (writer, *others) in writers.items():
         if graph.buffers[name].kind == "temp" and not others and name not in found and name in readers:
             inserted += _exchanged(graph, name, writer, readers[name], busy, room)
@@ -93,14 +93,14 @@ def _dims(sizes: Sequence[tuple[str, int]], split: Split) -> list[Dim]:
     return dims + [Dim(REPLICA, n, n, 1) for name, n, _ in split if name == REPLICA]
 
 
-def source_dims(node: Node) -> tuple[Dim, ...]:
+def source_dims(node: PlanNode) -> tuple[Dim, ...]:
     """The dims of a hand-over as its input is split."""
     return tuple(_dims([(d.name, d.size) for d in node.tiles if d.name != REPLICA], node.source))
 
 
 def _exchanged(
     graph: PlanGraph, name: str, writer: int, readers: Sequence[Reader], busy: Sequence[int], room: int
-) -> list[tuple[int, Node]]:
+) -> list[tuple[int, PlanNode]]:
     """The hand-overs that let a buffer stay in LX, with their places; none if it does not pay or does not fit."""
     held, layout = result_part(graph.nodes[writer]), graph.buffers[name].layout
     parts = _strangers(graph, held, readers)
@@ -109,7 +109,7 @@ def _exchanged(
     stick = layout.elems_per_stick
     size, last = held.elements * 128 // stick, max(group[0][0] for group in parts.values())
     fitting, spent = max(busy[writer : last + 1]) + size <= room, 0.0
-    made: list[tuple[int, Node]] = []
+    made: list[tuple[int, PlanNode]] = []
     for wanted, group in parts.items():
         first, until = group[0][0], max(i for i, _ in group)
         need = size + wanted.elements * 128 // stick
@@ -149,7 +149,7 @@ def _strangers(graph: PlanGraph, held: Part | None, readers: Sequence[Reader]) -
     return parts
 
 
-def _sizes(node: Node) -> dict[str, int]:
+def _sizes(node: PlanNode) -> dict[str, int]:
     return {d.name: d.size for d in node.tiles}
 
 
@@ -166,7 +166,7 @@ def _memory_ns(graph: PlanGraph, writer: int, readers: Sequence[Reader]) -> floa
     return total
 
 
-def _node(graph: PlanGraph, name: str, writer: int, reader: Reader) -> Node | None:
+def _node(graph: PlanGraph, name: str, writer: int, reader: Reader) -> PlanNode | None:
     producer, node = graph.nodes[writer], graph.nodes[reader[0]]
     load, coords, written = list(node.loads())[reader[1]], node.accesses[reader[1]], producer.accesses[-1]
     assert coords is not None and written is not None
@@ -177,7 +177,7 @@ def _node(graph: PlanGraph, name: str, writer: int, reader: Reader) -> Node | No
     temp = f"{name}_ring{len(graph.buffers)}"
     graph.buffers[temp] = replace(graph.buffers[name], name=temp)
     dims = tuple(d for d in node.dims if any(u == d[0] or u.startswith(f"{d[0]}.") for u in used))
-    moved = Node(f"hand_{name}_{reader[0]}", OP, dims, (load,), Load(temp, load.index), origin=producer.origin)
+    moved = PlanNode(f"hand_{name}_{reader[0]}", OP, dims, (load,), Load(temp, load.index), origin=producer.origin)
     moved.tiles = tuple(d for d in node.tiles if d.name in used)
     moved.accesses = (coords, coords)
     moved.source = found[0]
@@ -185,7 +185,7 @@ def _node(graph: PlanGraph, name: str, writer: int, reader: Reader) -> Node | No
     return moved
 
 
-def _redirect(graph: PlanGraph, name: str, moved: Node, readers: Sequence[Reader]) -> None:
+def _redirect(graph: PlanGraph, name: str, moved: PlanNode, readers: Sequence[Reader]) -> None:
     for i in dict.fromkeys(i for i, _ in readers):
         node = graph.nodes[i]
         numbers = {j for r, j in readers if r == i}

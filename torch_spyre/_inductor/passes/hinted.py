@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torch_spyre._inductor.planning.candidates import cut, granularity
 from torch_spyre._inductor.planning.ownership import Split
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre._inductor.tilegraph.index import decompose
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.ir.plan.tileops import Coord
@@ -43,7 +43,7 @@ def explain(graph: PlanGraph) -> list[str]:
     ]
 
 
-def _names(graph: PlanGraph, node: Node, value: Load) -> dict[str, str]:
+def _names(graph: PlanGraph, node: PlanNode, value: Load) -> dict[str, str]:
     buffer = graph.buffers[value.buffer]
     if not any(buffer.names):
         return {}
@@ -60,7 +60,7 @@ def _names(graph: PlanGraph, node: Node, value: Load) -> dict[str, str]:
     }
 
 
-def _given(node: Node, coords: Sequence[Coord]) -> dict[str, str]:
+def _given(node: PlanNode, coords: Sequence[Coord]) -> dict[str, str]:
     """Names that a `named_dims` hint gives to the dims of what a node without named operands makes."""
     wanted = dict(node.hints.get("named_dims", {}))
     if wanted.pop("", None) != len(coords):
@@ -73,13 +73,13 @@ def _plain(coord: Coord) -> bool:
     return (coord.terms[0].scale, coord.terms[0].div, coord.terms[0].mod) == (1, 1, 0)
 
 
-def tiles_of(node: Node, name: str) -> list[str]:
+def tiles_of(node: PlanNode, name: str) -> list[str]:
     """Refined dims of the node that belong to the dim called `name`, outer first."""
     dims = [d for d, n in node.names.items() if n == name]
     return [t.name for t in node.tiles if t.name in dims or t.name.split(".")[0] in dims]
 
 
-def asked_split(graph: PlanGraph, node: Node) -> Split | None:
+def asked_split(graph: PlanGraph, node: PlanNode) -> Split | None:
     """The split that a `work_div` hint asks for; None without a hint or if it names no dim of the node."""
     wanted = node.hints.get("work_div", {})
     known = {name: count for name, count in wanted.items() if tiles_of(node, name)}

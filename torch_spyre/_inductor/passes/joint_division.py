@@ -17,8 +17,7 @@ from torch_spyre._inductor.passes import handover
 from torch_spyre._inductor.planning import candidates
 from torch_spyre._inductor.planning.cost import NodeCost, exchange_ns, least_exchange_ns
 from torch_spyre._inductor.planning.ownership import REPLICA, Part, Split, holds, part, translate, union
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
 from torch_spyre.backend.program.isa import MAX_DIMS
 
 BEAM = 12
@@ -42,7 +41,7 @@ class Problem:
 
     graph: PlanGraph
     capacity: int  # bytes of LX that one temporary may take
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[PlanNode] = field(default_factory=list)
     costs: list[NodeCost] = field(default_factory=list)
     edges: list[list[Edge]] = field(default_factory=list)
     last_use: list[int] = field(default_factory=list)
@@ -85,7 +84,7 @@ class Problem:
         return None if coords is None else part(coords, self.costs[i].sizes, split)
 
 
-def _shared_cost(graph: PlanGraph, node: Node, known: dict[object, NodeCost]) -> NodeCost:
+def _shared_cost(graph: PlanGraph, node: PlanNode, known: dict[object, NodeCost]) -> NodeCost:
     """Nodes of equal form share their prices: a model repeats its layers."""
     layouts = tuple(graph.buffers[v.buffer].layout for v in (*node.loads(), node.output))
     key = (node.op, node.tiles, node.accesses, layouts, node.reduced, node.source)

@@ -22,8 +22,8 @@ from torch_spyre._inductor.passes.coordinates import stick_dims
 from torch_spyre._inductor.planning import candidates
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.layout_rules import CHOICE, Rejected, assign, coordinates, form
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre._inductor.tilegraph.index import decompose
 from torch_spyre.optable import RESTICKIFY
 
@@ -142,7 +142,7 @@ def price(graph: PlanGraph, known: dict[object, float]) -> float:
     return sum(_price(graph, node, known) for node in graph.nodes)
 
 
-def _price(graph: PlanGraph, node: Node, known: dict[object, float]) -> float:
+def _price(graph: PlanGraph, node: PlanNode, known: dict[object, float]) -> float:
     buffers = [graph.buffers[v.buffer] for v in (*node.loads(), node.output)]
     temps = tuple(b.kind == "temp" for b in buffers)
     key = (node.op, node.tiles, node.accesses, tuple(b.layout for b in buffers), node.reduced, temps)
@@ -151,7 +151,7 @@ def _price(graph: PlanGraph, node: Node, known: dict[object, float]) -> float:
     return known[key]
 
 
-def _node_ns(graph: PlanGraph, node: Node, temps: tuple[bool, ...]) -> float:
+def _node_ns(graph: PlanGraph, node: PlanNode, temps: tuple[bool, ...]) -> float:
     cost = NodeCost(graph, node)
     in_lx = sum(1 << i for i, temp in enumerate(temps) if temp)
     if node.row.is_copy:
@@ -164,9 +164,9 @@ def _node_ns(graph: PlanGraph, node: Node, temps: tuple[bool, ...]) -> float:
 class Copy:
     """A restickify: of what `producer` wrote, for `reader`."""
 
-    node: Node
-    producer: Node | None
-    reader: Node
+    node: PlanNode
+    producer: PlanNode | None
+    reader: PlanNode
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Trial:
 
 
 def _copies(graph: PlanGraph) -> Iterator[Copy]:
-    writers: dict[str, list[Node]] = {}
+    writers: dict[str, list[PlanNode]] = {}
     for node in graph.nodes:
         writers.setdefault(node.output.buffer, []).append(node)
     readers = graph.consumers()
@@ -192,7 +192,7 @@ def _copies(graph: PlanGraph) -> Iterator[Copy]:
             yield Copy(node, wrote[0] if temp and len(wrote) == 1 else None, reader)
 
 
-def _kind(graph: PlanGraph, nodes: Mapping[str, Node], copy: Copy) -> object:
+def _kind(graph: PlanGraph, nodes: Mapping[str, PlanNode], copy: Copy) -> object:
     """Copies between nodes of one form move together."""
     ends = [nodes.get(n.name) if n is not None else None for n in (copy.producer, copy.reader)]
     return tuple(form(graph, n) if n is not None else None for n in ends), copy.node.dims
@@ -212,14 +212,14 @@ def _kinds(
     return [found[kind][0] for kind in worth[:_MOST_COPIES]]
 
 
-def _ends(graph: PlanGraph, copy: Copy) -> list[Node | None]:
+def _ends(graph: PlanGraph, copy: Copy) -> list[PlanNode | None]:
     """Producer and reader of a copy as they are in the graph without layouts."""
     names = [copy.producer.name if copy.producer else "", copy.reader.name]
     found = {n.name: n for n in graph.nodes if n.name in names}
     return [found.get(name) for name in names]
 
 
-def _free(graph: PlanGraph, node: Node | None) -> bool:
+def _free(graph: PlanGraph, node: PlanNode | None) -> bool:
     """May the result of a node have any stick?"""
     if node is None or node.row.is_copy or node.row.has_table or node.row.is_matmul or node.along:
         return False
@@ -277,7 +277,7 @@ def _past(graph: PlanGraph, planned: PlanGraph, copy: Copy, upwards: bool) -> tu
     return (node.name, stick) if stick in node.sizes() else None
 
 
-def _stick(graph: PlanGraph, node: Node, value: Load) -> str:
+def _stick(graph: PlanGraph, node: PlanNode, value: Load) -> str:
     coords = coordinates(graph.buffers[value.buffer], value.index, node.sizes())
     inside = stick_dims(coords) if coords is not None else []
     return inside[0] if len(inside) == 1 else ""

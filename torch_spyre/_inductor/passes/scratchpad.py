@@ -17,8 +17,8 @@ from types import MappingProxyType
 from torch_spyre._inductor.planning.candidates import granularity, in_sums
 from torch_spyre._inductor.planning.ownership import REPLICA, Part, apply, holds, part, split_of, union
 from torch_spyre._inductor.planning.placement import Request, live_ranges, place
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Buffer, Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre.ir.plan.tileops import Coord
 from torch_spyre.optable import Kind
 
@@ -57,8 +57,8 @@ def explain(graph: PlanGraph) -> list[str]:
 
 def residents(graph: PlanGraph) -> dict[str, Resident]:
     """All buffers that may live in LX."""
-    writers: dict[str, list[Node]] = {}
-    readers: dict[str, list[tuple[Node, Coords | None]]] = {}
+    writers: dict[str, list[PlanNode]] = {}
+    readers: dict[str, list[tuple[PlanNode, Coords | None]]] = {}
     for node in graph.nodes:
         writers.setdefault(node.output.buffer, []).append(node)
         for load, coords in zip(node.loads(), node.accesses, strict=False):
@@ -74,7 +74,7 @@ def residents(graph: PlanGraph) -> dict[str, Resident]:
     return result
 
 
-def _resident(buffer: Buffer, writers: Sequence[Node], held: Part) -> Resident:
+def _resident(buffer: PlanBuffer, writers: Sequence[PlanNode], held: Part) -> Resident:
     assert buffer.layout is not None
     extents = held.extents
     if buffer.chunked:  # a chunk may leave holes in its box, which nobody touches
@@ -85,7 +85,7 @@ def _resident(buffer: Buffer, writers: Sequence[Node], held: Part) -> Resident:
     return Resident(local, math.prod(local[:-1]) * 128)
 
 
-def result_part(node: Node) -> Part | None:
+def result_part(node: PlanNode) -> Part | None:
     """What each core holds of a node's result, if it could stay in LX."""
     split, written = split_of(node), node.accesses[-1]
     if written is None or any(name in node.reduced for name, _, _ in split):
@@ -96,7 +96,7 @@ def result_part(node: Node) -> Part | None:
     return part(written, sizes, split)
 
 
-def _reads_own(held: Part, reader: Node, coords: Coords | None) -> bool:
+def _reads_own(held: Part, reader: PlanNode, coords: Coords | None) -> bool:
     if coords is None or reader.row.has_table:
         return False
     wanted = part(coords, {d.name: d.size for d in reader.tiles}, reader.source or split_of(reader))
@@ -135,7 +135,7 @@ def live_bytes(
     return total[:-1]
 
 
-def parent(graph: PlanGraph, node: Node, found: Mapping[str, object]) -> str:
+def parent(graph: PlanGraph, node: PlanNode, found: Mapping[str, object]) -> str:
     """The operand whose bytes an elementwise result may take: read at the very coordinates that are written."""
     if node.row.kind is not Kind.POINTWISE or node.output.buffer not in found:
         return ""
@@ -180,7 +180,7 @@ def _repair(graph: PlanGraph, placed: set[str]) -> bool:
     return changed
 
 
-def undo(graph: PlanGraph, node: Node) -> None:
+def undo(graph: PlanGraph, node: PlanNode) -> None:
     """Lets the readers of a hand-over read what it moved, in memory."""
     moved, source = node.output.buffer, next(node.loads()).buffer
     for other in graph.nodes:
@@ -191,7 +191,7 @@ def undo(graph: PlanGraph, node: Node) -> None:
     del graph.buffers[moved]
 
 
-def more_trips(graph: PlanGraph, nodes: Sequence[Node], most: float = _MOST_TRIPS) -> bool:
+def more_trips(graph: PlanGraph, nodes: Sequence[PlanNode], most: float = _MOST_TRIPS) -> bool:
     """Makes the chunks of a tile loop smaller by at least one stick; False if they are that small already."""
     looped = [next(d for d in n.tiles if d.chunk) for n in nodes]
     grain = max(granularity(graph, n)[d.name] for n, d in zip(nodes, looped, strict=True))
@@ -208,7 +208,7 @@ def more_trips(graph: PlanGraph, nodes: Sequence[Node], most: float = _MOST_TRIP
     return True
 
 
-def unroll(graph: PlanGraph, node: Node) -> None:
+def unroll(graph: PlanGraph, node: PlanNode) -> None:
     """Takes a node out of its tile loop: it does its whole slice at once."""
     node.loop = 0
     node.tiles = tuple(replace(d, chunk=0) for d in node.tiles)

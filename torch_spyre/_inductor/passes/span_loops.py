@@ -15,8 +15,7 @@ from torch_spyre._inductor.passes.scratchpad import more_trips
 from torch_spyre._inductor.planning import reach
 from torch_spyre._inductor.planning.candidates import granularity
 from torch_spyre._inductor.planning.ownership import Split, apply, split_of
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
 from torch_spyre.errors import SpanExceeded
 
 _NOTE = "runs in trips"
@@ -42,18 +41,18 @@ def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith(_NOTE)]
 
 
-def _extents(node: Node) -> dict[str, int]:
+def _extents(node: PlanNode) -> dict[str, int]:
     return {d.name: d.chunk or d.extent for d in node.tiles}
 
 
-def _shared_loop(graph: PlanGraph, nodes: list[Node]) -> None:
+def _shared_loop(graph: PlanGraph, nodes: list[PlanNode]) -> None:
     """Shortens the trips of a tile loop until all its nodes stay within the span."""
     while (far := next((n for n in nodes if reach.excess(graph, n, _extents(n))), None)) is not None:
         if not more_trips(graph, nodes, math.inf):
             raise _too_far(graph, far)
 
 
-def _trips(graph: PlanGraph, node: Node, wanted: int) -> dict[str, int]:
+def _trips(graph: PlanGraph, node: PlanNode, wanted: int) -> dict[str, int]:
     """What a trip takes of each dim. Dims that move together must be cut evenly: where the split of the cores is not
     even, those dims get fewer slices, and at last all is left to one core. What lies in scratchpads stays where it is.
     """
@@ -71,7 +70,7 @@ def _trips(graph: PlanGraph, node: Node, wanted: int) -> dict[str, int]:
     raise _too_far(graph, node)
 
 
-def _even(graph: PlanGraph, node: Node, split: Split) -> Split:
+def _even(graph: PlanGraph, node: PlanNode, split: Split) -> Split:
     """The split with as many slices of each dim as divide it."""
     grains = granularity(graph, node)
     sizes = {d.name: d.size for d in node.tiles}
@@ -83,7 +82,7 @@ def _even(graph: PlanGraph, node: Node, split: Split) -> Split:
     return tuple(found)
 
 
-def _too_far(graph: PlanGraph, node: Node) -> SpanExceeded:
+def _too_far(graph: PlanGraph, node: PlanNode) -> SpanExceeded:
     found = reach.excess(graph, node, _extents(node))
     over = f"reaches over {found[0]} bytes of a tensor" if found else "is too large for one execution"
     return SpanExceeded(f"{node.name} {over}, a core over {constants.MAX_SPAN_BYTES}, and no trips are short enough")

@@ -15,8 +15,8 @@ from dataclasses import replace
 from torch_spyre import constants
 from torch_spyre._inductor.planning.candidates import MOST_K_WAYS
 from torch_spyre._inductor.planning.matmul_dims import role
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Buffer, Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.ir.plan.tileops import Term
@@ -35,7 +35,7 @@ def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith("a part of k")]
 
 
-def _parts(graph: PlanGraph, node: Node) -> list[Node]:
+def _parts(graph: PlanGraph, node: PlanNode) -> list[PlanNode]:
     ways = _ways(graph, node)
     if ways < 2:
         return [node]
@@ -43,7 +43,7 @@ def _parts(graph: PlanGraph, node: Node) -> list[Node]:
     each = -(-k // (ways * _STICK)) * _STICK
     kept = tuple(d for d in node.dims if d[0] != "k")
     out = graph.buffers[node.output.buffer]
-    found: list[Node] = []
+    found: list[PlanNode] = []
     total: Load | None = None
     for number, start in enumerate(range(0, k, each)):
         size = min(each, k - start)
@@ -56,14 +56,14 @@ def _parts(graph: PlanGraph, node: Node) -> list[Node]:
         if total is not None:
             inputs = (total, made)
             made = _wide(graph, out, node.output)
-            found.append(Node(f"{node.name}_sum{number}", "add", kept, inputs, made, origin=node.origin))
+            found.append(PlanNode(f"{node.name}_sum{number}", "add", kept, inputs, made, origin=node.origin))
         total = made
     assert total is not None
-    rounded = Node(f"{node.name}_rounded", ROUNDING[out.dtype], kept, (total,), node.output, origin=node.origin)
+    rounded = PlanNode(f"{node.name}_rounded", ROUNDING[out.dtype], kept, (total,), node.output, origin=node.origin)
     return [*found, rounded]
 
 
-def _ways(graph: PlanGraph, node: Node) -> int:
+def _ways(graph: PlanGraph, node: PlanNode) -> int:
     """In how many parts of k the left operand stays within the span; 1 if it does anyway or the cores can cut k."""
     out, options = graph.buffers[node.output.buffer], graph.options
     if not node.row.is_matmul or node.constants or out.dtype not in ROUNDING or not _plain(node, out):
@@ -78,7 +78,7 @@ def _ways(graph: PlanGraph, node: Node) -> int:
     return 1 if cores <= most and partial <= options.scratch else ways
 
 
-def _plain(node: Node, out: Buffer) -> bool:
+def _plain(node: PlanNode, out: PlanBuffer) -> bool:
     """Do both operands walk k as one dim, and does the node write all of its result, one dim along each axis?"""
     steps = [t for v in node.loads() for t in v.index.terms if t.dim == "k"]
     axes = {(s, n) for s, n in zip(out.stride, out.size, strict=True) if n > 1}
@@ -92,7 +92,7 @@ def _moved(index: Index, start: int) -> Index:
     return Index(index.terms, index.const + start * step)
 
 
-def _wide(graph: PlanGraph, out: Buffer, written: Load) -> Load:
+def _wide(graph: PlanGraph, out: PlanBuffer, written: Load) -> Load:
     """A temporary for fp32 values of the result."""
     name = f"w{len(graph.buffers)}"
     strides: list[int] = []
@@ -100,7 +100,7 @@ def _wide(graph: PlanGraph, out: Buffer, written: Load) -> Load:
     for n in reversed(out.size):
         strides.insert(0, step)
         step *= n
-    graph.buffers[name] = Buffer(name, "float32", out.size, tuple(strides))
+    graph.buffers[name] = PlanBuffer(name, "float32", out.size, tuple(strides))
     scale = {s: t for s, t, n in zip(out.stride, strides, out.size, strict=True) if n > 1}
     terms = tuple(Term(t.dim, scale.get(t.scale, t.scale), t.div, t.mod) for t in written.index.terms)
     return Load(name, Index(terms))

@@ -12,8 +12,8 @@ from dataclasses import replace
 from torch_spyre._inductor.passes.scratchpad import live_bytes, residents
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.ownership import REPLICA, Part, Split, apply, merge_replicas, part, split_of
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 
 Reader = tuple[int, int]  # (position of the node, number of the operand)
 
@@ -34,7 +34,7 @@ def run(graph: PlanGraph) -> PlanGraph:
                 held = part(coords, sizes, split_of(node))
                 if held is not None and held.dense and not any(held.consts):
                     groups.setdefault((value.buffer, held), []).append((i, j))
-    copies: list[tuple[int, Node]] = []
+    copies: list[tuple[int, PlanNode]] = []
     busy = live_bytes(graph, found)
     for (name, held), readers in groups.items():
         first, last = readers[0][0], readers[-1][0]
@@ -88,7 +88,7 @@ def _elements(graph: PlanGraph, reader: Reader) -> int:
     return math.prod(d.size for d in node.tiles if d.name in used)
 
 
-def _staged(graph: PlanGraph, name: str, readers: list[Reader], widest: Reader) -> Node | None:
+def _staged(graph: PlanGraph, name: str, readers: list[Reader], widest: Reader) -> PlanNode | None:
     """The copy node, with all readers reading its result; None if it does not pay."""
     copy, split = _copy_node(graph, name, widest)
     if split is None:
@@ -112,7 +112,7 @@ def _staged(graph: PlanGraph, name: str, readers: list[Reader], widest: Reader) 
     return copy
 
 
-def _copy_node(graph: PlanGraph, name: str, reader: Reader) -> tuple[Node, Split | None]:
+def _copy_node(graph: PlanGraph, name: str, reader: Reader) -> tuple[PlanNode, Split | None]:
     """A copy of what one reader reads, on the reader's cores."""
     node = graph.nodes[reader[0]]
     load = list(node.loads())[reader[1]]
@@ -123,7 +123,7 @@ def _copy_node(graph: PlanGraph, name: str, reader: Reader) -> tuple[Node, Split
     temp = f"{name}_lx{len(graph.buffers)}"
     graph.buffers[temp] = replace(source, name=temp, kind="temp", returned_as=None, placement="memory", address=0)
     dims = tuple(d for d in node.dims if any(u == d[0] or u.startswith(f"{d[0]}.") for u in used))
-    copy = Node(f"stage_{name}_{reader[0]}", "identity", dims, (load,), Load(temp, load.index), origin=node.origin)
+    copy = PlanNode(f"stage_{name}_{reader[0]}", "identity", dims, (load,), Load(temp, load.index), origin=node.origin)
     copy.tiles = tuple(d for d in node.tiles if d.name in used)
     copy.accesses = (coords, coords)
     split = merge_replicas(tuple(p if p[0] in used else (REPLICA, p[1], 1) for p in split_of(node)))

@@ -17,8 +17,7 @@ from torch_spyre._inductor.passes.hinted import tiles_of
 from torch_spyre._inductor.passes.scratchpad import Resident, live_bytes, residents
 from torch_spyre._inductor.planning.candidates import granularity, in_sums
 from torch_spyre._inductor.planning.ownership import REPLICA
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
 from torch_spyre.ir.plan.tileops import Coord, Dim
 from torch_spyre.perf.device import load
 
@@ -72,12 +71,12 @@ def _asked(graph: PlanGraph) -> list[Group]:
     return [g for g in groups if g.trips > 1]
 
 
-def _looped(node: Node, name: str) -> list[str]:
+def _looped(node: PlanNode, name: str) -> list[str]:
     """The dims of a node called `name` that a loop may cut."""
     return [t for t in tiles_of(node, name) if t not in node.fixed()]
 
 
-def _level(node: Node, wanted: Mapping[str, int]) -> str:
+def _level(node: PlanNode, wanted: Mapping[str, int]) -> str:
     """Of nested hints the outermost that the node can follow: a loop has one dim."""
     return next((n for n in wanted if _looped(node, n)), next(iter(wanted)))
 
@@ -197,11 +196,11 @@ def _joins(graph: PlanGraph, found: dict[str, Resident], group: Group, i: int) -
     return dim if again <= max(_REREAD_LIMIT, 2 * handed) else ""
 
 
-def _touches(node: Node, name: str) -> bool:
+def _touches(node: PlanNode, name: str) -> bool:
     return node.output.buffer == name or any(v.buffer == name for v in node.loads())
 
 
-def _part_of(node: Node, name: str) -> tuple[int, int, int]:
+def _part_of(node: PlanNode, name: str) -> tuple[int, int, int]:
     dim = next(d for d in node.tiles if d.name == name)
     return dim.size, dim.slices, dim.extent
 
@@ -229,12 +228,12 @@ def _independent(graph: PlanGraph, others: Iterable[int], i: int) -> bool:
     return True
 
 
-def reread(graph: PlanGraph, node: Node, dim: str) -> int:
+def reread(graph: PlanGraph, node: PlanNode, dim: str) -> int:
     """What each further trip reads again from memory, as everything is placed."""
     return _reread(graph, {n for n, b in graph.buffers.items() if b.placement == "lx"}, node, dim)
 
 
-def _reread(graph: PlanGraph, found: Container[str], node: Node, dim: str) -> int:
+def _reread(graph: PlanGraph, found: Container[str], node: PlanNode, dim: str) -> int:
     """Bytes that each trip reads from memory again because they do not depend on the looped dim, shared ones once."""
     total = 0
     sizes = {d.name: d.size for d in node.tiles}
@@ -273,7 +272,7 @@ def _fit(graph: PlanGraph, found: dict[str, Resident], group: Group, room: int) 
     return False
 
 
-def _dim(node: Node, name: str) -> Dim:
+def _dim(node: PlanNode, name: str) -> Dim:
     return next(d for d in node.tiles if d.name == name)
 
 
@@ -286,7 +285,7 @@ def _inside(graph: PlanGraph, found: dict[str, Resident], group: Group) -> set[s
     return inside
 
 
-def _units(graph: PlanGraph, node: Node, name: str) -> int:
+def _units(graph: PlanGraph, node: PlanNode, name: str) -> int:
     dim = next(d for d in node.tiles if d.name == name)
     return -(-dim.extent // granularity(graph, node)[name])
 

@@ -14,8 +14,7 @@ from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.options import PlanOptions
 from torch_spyre._inductor.planning.ownership import Split, cores_of
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
 from torch_spyre.ir.plan.tileops import Dim
 
 _OVER_SPAN = 1e12
@@ -24,7 +23,7 @@ MOST_K_WAYS = 8  # parts of k over the cores, where an operand spans too much
 _K_STICKS = 4  # sticks of k that each part should at least have
 
 
-def granularity(graph: PlanGraph, node: Node) -> dict[str, int]:
+def granularity(graph: PlanGraph, node: PlanNode) -> dict[str, int]:
     """Elements that must stay together along each dim: the largest stick any operand has along it."""
     grains = {d.name: 1 for d in node.tiles}
     values = [*node.loads(), node.output]
@@ -37,13 +36,13 @@ def granularity(graph: PlanGraph, node: Node) -> dict[str, int]:
     return grains
 
 
-def splittable(node: Node) -> list[Dim]:
+def splittable(node: PlanNode) -> list[Dim]:
     """Dims along which cores write different elements of the result."""
     fixed = node.fixed()
     return [d for d in node.tiles if d.size > 1 and d.name not in fixed]
 
 
-def in_sums(node: Node) -> set[str]:
+def in_sums(node: PlanNode) -> set[str]:
     """Dims that share a device coordinate or a linear offset with others: the back end follows the trips of a tile loop
     along those only in chunks of one size."""
     found: set[str] = set()
@@ -66,7 +65,7 @@ def cut(dim: Dim, grain: int, slices: int) -> tuple[str, int, int]:
     return dim.name, -(-units // each), each * grain
 
 
-def own(node: Node, grains: dict[str, int], options: PlanOptions, cost: NodeCost, count: int) -> list[Split]:
+def own(node: PlanNode, grains: dict[str, int], options: PlanOptions, cost: NodeCost, count: int) -> list[Split]:
     """The cheapest splits that a node would choose alone, and each single dim, which neighbours share most easily."""
     if node.row.is_matmul:
         return best(dict.fromkeys(_matmul(node, grains, options)), cost, count)
@@ -76,7 +75,7 @@ def own(node: Node, grains: dict[str, int], options: PlanOptions, cost: NodeCost
     return list(dict.fromkeys((*best(spread, cost, count), *single)))
 
 
-def alone(node: Node, grains: dict[str, int], options: PlanOptions) -> list[Split]:
+def alone(node: PlanNode, grains: dict[str, int], options: PlanOptions) -> list[Split]:
     """Splits of a node that has no neighbours: few, because eager execution plans every op by itself."""
     if node.row.is_matmul:
         return list(dict.fromkeys(_matmul(node, grains, options)))
@@ -84,7 +83,7 @@ def alone(node: Node, grains: dict[str, int], options: PlanOptions) -> list[Spli
     return [_chain([first, *(d for d in dims if d is not first)], grains, options.cores, node) for first in dims[:2]]
 
 
-def _spread(node: Node, dims: Sequence[Dim], grains: dict[str, int], cores: int) -> Iterable[Split]:
+def _spread(node: PlanNode, dims: Sequence[Dim], grains: dict[str, int], cores: int) -> Iterable[Split]:
     yield ()
     for first in dims[:3]:
         yield _chain([first, *(d for d in dims if d is not first)], grains, cores, node)
@@ -94,7 +93,7 @@ def _spread(node: Node, dims: Sequence[Dim], grains: dict[str, int], cores: int)
                                   cut(dims[1], grains[dims[1].name], cores // share)])  # fmt: skip
 
 
-def _chain(dims: Sequence[Dim], grains: dict[str, int], cores: int, node: Node) -> Split:
+def _chain(dims: Sequence[Dim], grains: dict[str, int], cores: int, node: PlanNode) -> Split:
     """Cuts the dims in turn until the cores are used up."""
     result = []
     for dim in dims:
@@ -106,7 +105,7 @@ def _chain(dims: Sequence[Dim], grains: dict[str, int], cores: int, node: Node) 
     return _ordered(node, result)
 
 
-def _ordered(node: Node, pieces: Iterable[tuple[str, int, int]]) -> Split:
+def _ordered(node: PlanNode, pieces: Iterable[tuple[str, int, int]]) -> Split:
     """Core digits in the order of the result's device dims, so that neighbours that cut alike agree on the cores."""
     position = {d.name: i + 100 for i, d in enumerate(node.tiles)}
     for axis, coord in reversed(list(enumerate(node.accesses[-1] or ()))):
@@ -118,7 +117,7 @@ def _powers(limit: int) -> list[int]:
     return sorted({1 << i for i in range(limit.bit_length()) if 1 << i <= limit} | {limit})
 
 
-def keeps_sums(node: Node, grains: dict[str, int], options: PlanOptions, split: Split) -> bool:
+def keeps_sums(node: PlanNode, grains: dict[str, int], options: PlanOptions, split: Split) -> bool:
     """Whether a split adds up a matmul in the order that its shape alone gives, whatever its neighbours would like."""
     if not node.row.is_matmul:
         return True
@@ -127,13 +126,13 @@ def keeps_sums(node: Node, grains: dict[str, int], options: PlanOptions, split: 
     return ways in allowed or (ways == 1 and not any(_matmul(node, grains, options)))
 
 
-def _matmul_parts(node: Node, grains: dict[str, int]) -> tuple[dict[str, list[Dim]], dict[str, int]]:
+def _matmul_parts(node: PlanNode, grains: dict[str, int]) -> tuple[dict[str, list[Dim]], dict[str, int]]:
     """Dims of batch, rows, columns and k, and how many sticks or elements each has."""
     parts = {kind: [d for d in node.tiles if d.name.split(".")[0].rstrip("0123456789") == kind] for kind in "bmnk"}
     return parts, {kind: math.prod(-(-d.size // grains[d.name]) for d in dims) for kind, dims in parts.items()}
 
 
-def _matmul(node: Node, grains: dict[str, int], options: PlanOptions) -> Iterable[Split]:
+def _matmul(node: PlanNode, grains: dict[str, int], options: PlanOptions) -> Iterable[Split]:
     """Batch x rows x columns x k: all powers of two, with the columns taking what is left."""
     cores = options.cores
     parts, units = _matmul_parts(node, grains)

@@ -32,8 +32,8 @@ from torch_spyre._inductor.planning import view_ends
 from torch_spyre._inductor.planning.matmul_dims import normalised
 from torch_spyre._inductor.planning.options import PlanOptions
 from torch_spyre._inductor.planning.placement import loop_bounds
-from torch_spyre._inductor.planning.plan_graph import PlanGraph
-from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node, Position
+from torch_spyre._inductor.planning.plan_graph import InputSpec, PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Const, Graph, Load, Position
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.plan.tileops import (
@@ -77,15 +77,6 @@ def _scalar_format(kind: str) -> str:
 
 
 @dataclass(frozen=True)
-class InputSpec:
-    """What planning needs to know of one input tensor. A launch scalar has no layout."""
-
-    layout: Layout | None
-    offset: int = 0
-    names: tuple[str, ...] = ()  # of the dims, where the user named them
-
-
-@dataclass(frozen=True)
 class Plan:
     """A planned kernel, its graph, and what each launch argument is: ("input", i), ("output", j) or ("pool", 0)."""
 
@@ -93,7 +84,7 @@ class Plan:
     graph: PlanGraph
     bindings: tuple[tuple[str, int], ...]
     scalars: tuple[tuple[int, str], ...]  # (input index, kind: see `_scalar_kind`)
-    outputs: tuple[Buffer, ...]  # freshly allocated results, in order
+    outputs: tuple[PlanBuffer, ...]  # freshly allocated results, in order
     pool_bytes: int
     displaced: bool = False  # may a launch move the inputs as `_C.view_start` says?
 
@@ -106,10 +97,21 @@ def plan(
 ) -> Plan:
     """The plan under these options, or those that the knobs give. `displaced` says whether it may become one that
     launches can move along its inputs."""
+    _check(graph, inputs)
+    extents = view_ends.extents(graph, inputs) if displaced else None
     graph = graph.clone()
+    for early in GRAPH_PASSES:
+        graph = early.run(graph)
+    planned = PlanGraph.of(graph, inputs, options)
+    for stage in PASSES:
+        planned = stage.run(planned)
+    return _Finalizer(planned, extents).plan()
+
+
+def _check(graph: Graph, inputs: Sequence[InputSpec]) -> None:
+    """Can the card compute with these inputs?"""
     for name, spec in zip(graph.inputs, inputs, strict=True):
         buffer = graph.buffers[name]
-        buffer.layout, buffer.offset, buffer.names = spec.layout, spec.offset, spec.names
         if spec.layout is None and buffer.kind != "scalar":
             raise UnsupportedOp(f"input {name} of {graph.name} has no device layout: it is not on the card")
         if spec.layout is not None and spec.layout.format not in COMPUTED:
@@ -117,13 +119,6 @@ def plan(
                 f"{graph.name}: {buffer.dtype} ({spec.layout.format}) can be stored on the card but not computed with; "
                 "convert it to int32 or float16 on the host first"
             )
-    extents = view_ends.extents(graph) if displaced else None
-    for early in GRAPH_PASSES:
-        graph = early.run(graph)
-    planned = PlanGraph.of(graph, options)
-    for stage in PASSES:
-        planned = stage.run(planned)
-    return _Finalizer(planned, extents).plan()
 
 
 def explain(graph: PlanGraph) -> list[str]:
@@ -221,7 +216,7 @@ class _Finalizer:
             return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, 0, arg, extent=extent)
         return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, b.address, self.pool)
 
-    def _access(self, node: Node, load: Load, coords: tuple[Coord, ...] | None) -> Operand | LinearOperand:
+    def _access(self, node: PlanNode, load: Load, coords: tuple[Coord, ...] | None) -> Operand | LinearOperand:
         buffer = self.graph.buffers[load.buffer]
         if coords is not None:
             return Operand(self._tensor(load.buffer, any(c.index >= 0 for c in coords)), coords)
@@ -231,7 +226,7 @@ class _Finalizer:
         strides = tuple(s if n > 1 else -1 for s, n in buffer.layout.axes())
         return LinearOperand(self._tensor(load.buffer), offset, strides)
 
-    def _op(self, node: Node) -> TileOp:
+    def _op(self, node: PlanNode) -> TileOp:
         accesses = iter(node.accesses)
         inputs: list[Input] = []
         for value in node.inputs:
