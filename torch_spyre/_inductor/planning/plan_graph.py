@@ -65,8 +65,11 @@ class PlanBuffer(Buffer):
     chunked: bool = False  # in a tile loop: LX holds one trip's part of the slice
 
     def text(self) -> str:
-        where = f" {self.layout} {self.placement}+0x{self.address:x}" if self.layout else ""
-        return super().text() + where
+        if self.layout is None:
+            return super().text()
+        local = f" {list(self.local_size)}" if self.local_size else ""
+        trip = " per trip" if self.chunked else ""
+        return f"{super().text()} {self.layout} {self.placement}+0x{self.address:x}{local}{trip}"
 
 
 @dataclass

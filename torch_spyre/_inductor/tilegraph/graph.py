@@ -120,7 +120,7 @@ class Node:
         return [*self._what(), *self._whence()]
 
     def _what(self) -> list[str]:
-        dims = ", ".join(f"{d}:{s}" for d, s in self.dims)
+        dims = ", ".join(f"{d}:{s}" for d, s in self.dims) or "one point"
         args = ", ".join(value_text(v) for v in self.inputs)
         lines = [f"{self.name}: {self.output.buffer}[{index_text(self.output.index)}] = {self.op}({args}) over {dims}"]
         if self.reduced:
