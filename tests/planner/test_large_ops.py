@@ -8,14 +8,19 @@ Nothing is computed and no memory is committed (timing-only mode). `make test` r
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 import torch.nn.functional as F
 from large_calls import FORMS, calls, new, shape
 
+from torch_spyre._inductor import compile as compiler
 from torch_spyre._inductor import config
+from torch_spyre._inductor.planning.options import PlanOptions
+from torch_spyre._inductor.planning.plan_graph import InputSpec
+from torch_spyre._inductor.planning.planner import Plan
+from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.predict import timing_only
 
 MIB = 1 << 20
@@ -61,6 +66,10 @@ def test_ordinary_calls_of_large_tensors(name: str, compiled: bool, cores: int) 
         torch.spyre.synchronize()
 
 
+def masked(x: torch.Tensor) -> torch.Tensor:
+    return x.masked_scatter(x > x, x)
+
+
 def check(name: str, size: str, cores: int, form: str) -> None:
     dtype = torch.float32 if (len(name) + cores) % 3 == 0 else torch.float16
     elements = SIZES[size] // dtype.itemsize
@@ -72,6 +81,42 @@ def check(name: str, size: str, cores: int, form: str) -> None:
 @pytest.mark.parametrize("name, size, cores, form", SAMPLE)
 def test_a_sample_of_operators(name: str, size: str, cores: int, form: str) -> None:
     check(name, size, cores, form)
+
+
+@pytest.mark.parametrize(
+    "call, size, cores, tries",
+    [
+        (lambda x: x.sort(), (16_900_000,), 32, [(True, 0.2), (True, 0.4)]),
+        (
+            lambda x: x.masked_scatter(x > x, x),
+            (1, 856, 5120),
+            1,
+            [(True, 0.2), (False, 0.2), (False, 1.0), (False, 1.0)],
+        ),
+    ],
+    ids=["a larger share holds it", "no share holds it"],
+)
+def test_a_larger_share_is_tried_only_where_it_can_hold_the_scratch(
+    call: Callable[..., object],
+    size: tuple[int, ...],
+    cores: int,
+    tries: list[tuple[bool, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where no temporary is in LX already, a larger share changes nothing: the node is done in parts."""
+    asked: list[tuple[str, bool, float]] = []
+    original = compiler.plan
+
+    def recorded(graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions) -> Plan:
+        asked.append((graph.name, options.keeps_in_lx, options.lx_share))
+        return original(graph, specs, displaced, options)
+
+    monkeypatch.setattr(compiler, "plan", recorded)
+    with timing_only(), config.patch(sencores=cores):
+        call(new(*size))
+        torch.spyre.synchronize()
+    repeated = [kept for name, *kept in asked if [n for n, *_ in asked].count(name) > 1]
+    assert repeated == [list(t) for t in tries]
 
 
 @pytest.mark.slow

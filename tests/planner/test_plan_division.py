@@ -23,7 +23,8 @@ from torch_spyre._inductor.planning.candidates import cut, granularity
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.layout_rules import from_stl
 from torch_spyre._inductor.planning.ownership import REPLICA, holds, part
-from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
+from torch_spyre._inductor.planning.plan_graph import InputSpec, PlanGraph
+from torch_spyre._inductor.planning.planner import Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre.backend.compile import compile_module
@@ -174,28 +175,28 @@ def test_the_chosen_matmul_split_is_the_cheapest_of_all(shape: tuple[int, int, i
         assert chosen <= cost.ns(tuple(p for p in pieces if p[1] > 1)) * 1.0001
 
 
-def random_graph(seed: int, plain: bool = False) -> Graph:
-    """A random graph, with layouts of its inputs only if `plain`."""
+def random_graph(seed: int) -> tuple[Graph, list[InputSpec]]:
+    """A random graph, and how its inputs are stored."""
     from test_random_graphs import draw_program
 
     program = draw_program(Random(seed), steps=8)
     bases = [torch.empty(i.size, dtype=d) for i, d in zip(program.inputs, program.dtypes, strict=False)]
     inputs = [i.view(x.to("spyre")) for x, i in zip(bases, program.inputs, strict=True)]
     graph = tile_graph(program, inputs)
+    specs = []
     for name in graph.inputs:
         number = int(name.removeprefix("arg").removesuffix("_1"))
-        base, buffer = bases[number], graph.buffers[name]
-        buffer.layout = from_stl(SpyreTensorLayout(list(base.shape), base.dtype))
-        buffer.offset = inputs[number].storage_offset()
-    return graph if plain else layouts.run(graph)
+        layout = from_stl(SpyreTensorLayout(list(bases[number].shape), bases[number].dtype))
+        specs.append(InputSpec(layout, inputs[number].storage_offset()))
+    return graph, specs
 
 
 @given(st.integers(0, 1 << 20), st.integers(1, 32))
 @settings(max_examples=12, deadline=None)
 def test_joint_plans_are_never_worse_than_greedy_ones(seed: int, cores: int) -> None:
-    graph = random_graph(seed)
     with config.patch(sencores=cores):
-        greedy, joint = division.compare(graph)
+        graph = layouts.run(PlanGraph.of(*random_graph(seed)))
+    greedy, joint = division.compare(graph)
     assert joint <= greedy
 
 

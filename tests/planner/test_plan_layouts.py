@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -18,6 +18,7 @@ from torch_spyre._C import SpyreTensorLayout, get_spyre_tensor_layout
 from torch_spyre._inductor.passes import dedup, layouts, pieces, views
 from torch_spyre._inductor.planning import layout_rules
 from torch_spyre._inductor.planning.layout_rules import from_stl
+from torch_spyre._inductor.planning.plan_graph import InputSpec, Layout, PlanGraph
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.errors import UnsupportedOp
 
@@ -26,21 +27,24 @@ def half(*size: int) -> torch.Tensor:
     return torch.randn(size).to(torch.float16)
 
 
-def graph_of(fn: Callable[..., torch.Tensor], *args: torch.Tensor) -> Graph:
+def graph_of(fn: Callable[..., torch.Tensor], *args: torch.Tensor) -> PlanGraph:
     inputs = [a.to("spyre") for a in args]
     graph = tile_graph(lambda *x: [fn(*x)], inputs)  # type: ignore[arg-type]
-    for name in graph.inputs:
-        number = int(name.removeprefix("arg").removesuffix("_1"))
-        graph.buffers[name].layout = from_stl(get_spyre_tensor_layout(inputs[number]))
-    return pieces.run(views.run(dedup.run(graph)))
+    numbers = [int(name.removeprefix("arg").removesuffix("_1")) for name in graph.inputs]
+    return pieces.run(with_layouts(graph, [from_stl(get_spyre_tensor_layout(inputs[i])) for i in numbers]))
 
 
-def copies(graph: Graph) -> list[str]:
+def with_layouts(graph: Graph, inputs: Sequence[Layout]) -> PlanGraph:
+    """The graph to be planned for inputs that are stored like this."""
+    return PlanGraph.of(views.run(dedup.run(graph)), [InputSpec(layout) for layout in inputs])
+
+
+def copies(graph: PlanGraph) -> list[str]:
     """What is re-laid, in which dtype."""
     return [graph.buffers[n.output.buffer].dtype for n in graph.nodes if n.op == "ReStickifyOpHBM"]
 
 
-def prices(graph: Graph) -> tuple[float, float, Graph]:
+def prices(graph: PlanGraph) -> tuple[float, float, PlanGraph]:
     known: dict[object, float] = {}
     greedy = layouts.price(layout_rules.assign(graph.clone()), known)
     found = layouts.run(graph.clone())
@@ -72,7 +76,7 @@ def test_only_a_rejected_choice_is_passed_over(error: type[Exception], monkeypat
     graph = graph_of(widened, half(512, 1024), torch.randn(1024, 512))
     assign = layout_rules.assign
 
-    def failing(graph: Graph, choices: object = None) -> Graph:
+    def failing(graph: PlanGraph, choices: object = None) -> PlanGraph:
         if choices:
             raise error("under a choice")
         return assign(graph)
@@ -98,24 +102,24 @@ def test_weights_of_linear_layers_need_none() -> None:
     linear = torch.nn.Linear(512, 1024, bias=False, dtype=torch.float16).to("spyre")
     x = half(64, 512).to("spyre")
     graph = tile_graph(lambda x, w: [torch.nn.functional.silu(x @ w.t())], [x, linear.weight.detach()])  # type: ignore[arg-type]
-    for name, value in zip(sorted(graph.inputs), (x, linear.weight), strict=True):
-        graph.buffers[name].layout = from_stl(get_spyre_tensor_layout(value.detach()))
-    assert copies(layouts.run(views.run(dedup.run(graph)))) == []
+    stored = dict(zip(sorted(graph.inputs), (x, linear.weight.detach()), strict=True))
+    found = [from_stl(get_spyre_tensor_layout(stored[name])) for name in graph.inputs]
+    assert copies(layouts.run(with_layouts(graph, found))) == []
 
 
 @given(st.integers(0, 1 << 20))
 @settings(max_examples=8, deadline=None)
 def test_the_search_never_loses_to_greedy(seed: int) -> None:
     """Random graphs over inputs whose dims lie in random order."""
-    graph = random_graph(seed, plain=True)
+    graph, specs = random_graph(seed)
     draw = Random(seed)
-    for name in graph.inputs:
+    for i, (name, spec) in enumerate(zip(graph.inputs, specs, strict=True)):
         buffer = graph.buffers[name]
-        if buffer.layout is not None and not buffer.offset and buffer.numel == buffer.span:
+        if not spec.offset and buffer.numel == buffer.span:
             order = draw.sample(range(len(buffer.size)), len(buffer.size))
             stl = SpyreTensorLayout(list(buffer.size), list(buffer.stride), getattr(torch, buffer.dtype), order)
-            buffer.layout = from_stl(stl)
-    greedy, best, _ = prices(pieces.run(views.run(dedup.run(graph))))
+            specs[i] = InputSpec(from_stl(stl))
+    greedy, best, _ = prices(pieces.run(PlanGraph.of(views.run(dedup.run(graph)), specs)))
     assert best <= greedy
 
 
@@ -160,7 +164,7 @@ def test_work_is_bounded_by_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     laid = []
     original = layout_rules.assign
 
-    def counted(graph: Graph, choices: object = None) -> Graph:
+    def counted(graph: PlanGraph, choices: object = None) -> PlanGraph:
         laid.append(len(graph.nodes))
         return original(graph, choices)  # type: ignore[arg-type]
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,12 +23,13 @@ from test_random_graphs import COMMON, Program, draw_program
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from torch_spyre._C import SpyreTensorLayout
-from torch_spyre._inductor import config
+from torch_spyre._inductor import config, planning
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning.layout_rules import from_stl
 from torch_spyre._inductor.planning.ownership import REPLICA
 from torch_spyre._inductor.planning.placement import Request, live_ranges, place
-from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
+from torch_spyre._inductor.planning.plan_graph import InputSpec
+from torch_spyre._inductor.planning.planner import Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
 from torch_spyre._inductor.tilegraph.index import BASE, evaluate, from_sympy, split_base
 from torch_spyre.constants import LX_BYTES, STICK_BYTES
@@ -396,3 +399,11 @@ def test_node_text_and_explain_name_every_decision() -> None:
         assert isinstance(node, Node) and node.name in text
         assert any(node.name in line for line in lines)
     assert any(line.startswith("division:") for line in lines)
+
+
+def test_passes_read_their_options_not_the_knobs() -> None:
+    """A plan is a function of what is given to it: a knob that is read half-way could be another one by then."""
+    folder = Path(planning.__file__).parent.parent
+    files = [*folder.glob("passes/*.py"), *folder.glob("planning/*.py"), folder / "compile.py"]
+    reading = [f.name for f in files if re.search(r"\bknobs\.|import knobs|_inductor import config", f.read_text())]
+    assert reading == ["options.py"]

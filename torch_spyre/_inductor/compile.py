@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from torch_spyre import knobs
 from torch_spyre._inductor.debug import inspect
-from torch_spyre._inductor.planning.planner import InputSpec, Plan, plan
-from torch_spyre._inductor.tilegraph.graph import Graph, Layout
+from torch_spyre._inductor.planning.options import PlanOptions
+from torch_spyre._inductor.planning.plan_graph import InputSpec, Layout
+from torch_spyre._inductor.planning.planner import Plan, plan
+from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.errors import InvalidProgram, ScratchpadFull, SpanExceeded, UnsupportedOp
 from torch_spyre.runtime import driver
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec
 
 log = logging.getLogger(__name__)
+_SHARES = (0.4, 0.6, 0.8, 1.0)  # of LX that the back end gets where less was not enough
 _MOST_PARTS = 1 << 24  # of a node's slice: more than any slice has sticks
 
 
@@ -36,54 +39,52 @@ def _fitting(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple
     2. with all temporaries in memory: no tile loop of several nodes cuts an access then where the back end cannot;
     3. so, and with each node that needs too much scratch in as many parts as that takes.
     """
+    options = PlanOptions.from_knobs()
     try:
-        return _within_shares(graph, specs, displaced)
+        return _sharing(graph, specs, displaced, options)
     except (UnsupportedOp, SpanExceeded, ScratchpadFull) as error:
         first = error
     log.info("planned again without temporaries in the scratchpads, because %s", first)
-    with knobs.patch(lx_planning=False):
+    options = replace(options, keeps_in_lx=False)
+    try:
         try:
-            return _within_shares(graph, specs, displaced)
+            return _compiled(graph, specs, displaced, options)
         except ScratchpadFull:
-            pass
-        except (InvalidProgram, UnsupportedOp):
-            raise first from None
-        try:
-            with knobs.patch(dxp_lx_frac_avail=1.0):
-                return _in_parts(graph, specs, displaced)
-        except (InvalidProgram, UnsupportedOp):
-            raise first from None
+            return _in_parts(graph, specs, displaced, replace(options, lx_share=1.0))
+    except (InvalidProgram, UnsupportedOp):
+        raise first from None
 
 
-def _within_shares(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple[Plan, Any, Any]:
-    """Where the back end needs more of LX than its share, the plan gets less of it."""
-    shares = [knobs.get("dxp_lx_frac_avail"), 0.4, 0.6, 0.8, 1.0]
-    for share in sorted(s for s in shares if s >= shares[0]):
+def _sharing(graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions) -> tuple[Plan, Any, Any]:
+    """Where the back end needs more of LX than its share, the plan gets less of it, step by step: what the back end
+    needs shrinks with the chunks of tile loops, so that the least share that is enough is not known before. Where no
+    temporary takes any of LX, no share is enough."""
+    for share in (options.lx_share, *(s for s in _SHARES if s > options.lx_share)):
+        planned = plan(graph, specs, displaced, replace(options, lx_share=share))
         try:
-            with knobs.patch(dxp_lx_frac_avail=share):
-                return _compiled(graph, specs, displaced, {})
+            return planned, *driver.build(planned.kernel)
         except ScratchpadFull as error:
             overflow = error
+        if not planned.kernel.lx_scratch_base:
+            break
     raise overflow
 
 
-def _in_parts(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple[Plan, Any, Any]:
+def _in_parts(graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions) -> tuple[Plan, Any, Any]:
     """The node that overflows the scratchpads is done in more parts, until none does."""
     parts: dict[str, int] = {}
     while True:
         try:
-            return _compiled(graph, specs, displaced, parts)
+            return _compiled(graph, specs, displaced, replace(options, parts=parts))
         except ScratchpadFull as error:
             name = error.op.partition(": ")[2].partition(": ")[0]  # an origin is "kernel: node: aten op"
-            parts[name] = parts.get(name, 1) * max(2, -(-error.needed // error.available))
+            parts = {**parts, name: parts.get(name, 1) * max(2, -(-error.needed // error.available))}
             if parts[name] > _MOST_PARTS:
                 raise
 
 
-def _compiled(
-    graph: Graph, specs: Sequence[InputSpec], displaced: bool, parts: Mapping[str, int]
-) -> tuple[Plan, Any, Any]:
-    planned = plan(graph, specs, displaced, parts)
+def _compiled(graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions) -> tuple[Plan, Any, Any]:
+    planned = plan(graph, specs, displaced, options)
     return planned, *driver.build(planned.kernel)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning passes over a TileGraph, in the order of `planner.PASSES`.
+"""Passes over a TileGraph, in the order of `planner.GRAPH_PASSES` and `planner.PASSES`.
 
-Each module has ``run(graph) -> graph`` (it fills the planned fields in place) and ``explain(graph) -> list[str]``.
+Each module has ``run(graph) -> graph``, which changes the graph in place; those that plan have ``explain(graph) ->
+list[str]`` too. What a plan may choose from stands in ``graph.options``; no pass reads a knob.
 """

@@ -16,19 +16,20 @@ from torch_spyre._inductor.passes.coordinates import stick_dims
 from torch_spyre._inductor.planning import reach
 from torch_spyre._inductor.planning.layout_rules import Layouts, make_layout
 from torch_spyre._inductor.planning.ownership import apply
-from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Layout, Load, Node, Value
+from torch_spyre._inductor.planning.plan_graph import Layout, PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load, Value
 from torch_spyre.constants import STICK_BYTES
 
 _NOTE = "laid together"
 
 
-def possible(graph: Graph) -> bool:
+def possible(graph: PlanGraph) -> bool:
     """Is there a tensor that is larger than the span?"""
     layouts = (b.layout for b in graph.buffers.values())
     return any(layout is not None and layout.bytes > constants.MAX_SPAN_BYTES for layout in layouts)
 
 
-def out_of_reach(graph: Graph) -> set[str]:
+def out_of_reach(graph: PlanGraph) -> set[str]:
     """Nodes of a divided graph that no trips can do, as they are split or on one core."""
     found = set()
     for node in graph.nodes:
@@ -40,12 +41,12 @@ def out_of_reach(graph: Graph) -> set[str]:
     return found
 
 
-def run(graph: Graph, far: Collection[str]) -> Graph:
+def run(graph: PlanGraph, far: Collection[str]) -> PlanGraph:
     """Lays the operands of these nodes together, in a graph that is not divided yet."""
     return _Compact(graph, {}).compacted(far)
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith(_NOTE)]
 
 
@@ -54,7 +55,7 @@ class _Compact(Layouts):
 
     whole: tuple[str, ...] = ()
 
-    def compacted(self, far: Collection[str]) -> Graph:
+    def compacted(self, far: Collection[str]) -> PlanGraph:
         for node in self.graph.nodes:
             if node.name in far:
                 self._compact(node)
@@ -65,8 +66,8 @@ class _Compact(Layouts):
         self.graph.nodes = self.nodes
         return self.graph
 
-    def _compact(self, node: Node) -> None:
-        last: Node | None = None
+    def _compact(self, node: PlanNode) -> None:
+        last: PlanNode | None = None
         done: set[int] = set()
         while (at := reach.stuck(self.graph, node)) is not None and at not in done:
             self.whole = _before_refined(node, reach.whole_dims(node))
@@ -87,20 +88,20 @@ class _Compact(Layouts):
         if last is not None:
             self._finish_copy(last)
 
-    def _sparse(self, node: Node) -> bool:
+    def _sparse(self, node: PlanNode) -> bool:
         """Would a scan or a sort reach too far with one element in each stick, however they lie?"""
         return node.sizes()[node.along] * STICK_BYTES > constants.MAX_SPAN_BYTES
 
-    def _aside(self, node: Node, stick: str) -> tuple[Load, Node]:
+    def _aside(self, node: PlanNode, stick: str) -> tuple[Load, PlanNode]:
         """A place for the result, and the copy from there."""
         sizes = node.result_sizes()
         dims = tuple((d, sizes[d]) for d, _ in node.dims if d in node.output.index.dims)
         temp = self._temp(dims, self.graph.buffers[node.output.buffer].dtype)
         buffer = self.graph.buffers[temp.buffer]
         buffer.layout = self._copy_layout(buffer, [d for d, _ in dims], stick)
-        return temp, Node(f"{node.name}_into", "identity", dims, (temp,), node.output, origin=node.origin)
+        return temp, PlanNode(f"{node.name}_into", "identity", dims, (temp,), node.output, origin=node.origin)
 
-    def _fed(self, node: Node, operands: Collection[int], stick: str) -> tuple[Value, ...]:
+    def _fed(self, node: PlanNode, operands: Collection[int], stick: str) -> tuple[Value, ...]:
         """The inputs, with copies of those operands."""
         number = -1
         inputs: list[Value] = []
@@ -110,7 +111,7 @@ class _Compact(Layouts):
             inputs.append(self._copy(node, value, stick) if copied and isinstance(value, Load) else value)
         return tuple(inputs)
 
-    def _copy_layout(self, buffer: Buffer, names: Sequence[str], stick: str) -> Layout:
+    def _copy_layout(self, buffer: PlanBuffer, names: Sequence[str], stick: str) -> Layout:
         """The dims done at once lie inside all others."""
         if stick not in names:
             return make_layout(buffer, [*range(len(names)), -1] if names else [])
@@ -125,7 +126,7 @@ class _Compact(Layouts):
         return Layout(sizes, strides, single.format)
 
 
-def _before_refined(node: Node, pieces: Iterable[str]) -> tuple[str, ...]:
+def _before_refined(node: PlanNode, pieces: Iterable[str]) -> tuple[str, ...]:
     """The node's own dims that these pieces are of."""
     names = set(pieces)
     return tuple(d for d, _ in node.dims if d in names or any(p.startswith(f"{d}.") for p in names))

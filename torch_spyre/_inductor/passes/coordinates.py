@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from torch_spyre._inductor.tilegraph.graph import Layout, Node
+from torch_spyre._inductor.planning.plan_graph import Layout, PlanNode
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre.ir.plan.tileops import Coord, Dim, Term
 
@@ -45,7 +45,7 @@ def stick_form(coords: Coords, layout: Layout | None, any_lane: bool = False) ->
 
 
 def refine(
-    node: Node,
+    node: PlanNode,
     accesses: Sequence[Coords | None],
     layouts: Sequence[Layout | None],
     linear: Sequence[Index] = (),
@@ -62,7 +62,7 @@ def refine(
     node.accesses = tuple(None if coords is None else tuple(rewrite(c, pieces) for c in coords) for coords in accesses)
 
 
-def rewrite_index(node: Node, index: Index) -> Coord:
+def rewrite_index(node: PlanNode, index: Index) -> Coord:
     """A linear offset over the node's original dims, in its refined dims."""
     pieces: dict[str, list[tuple[str, int, int]]] = {}
     for dim, _ in node.dims:

@@ -42,10 +42,6 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
-    return []
-
-
 def _joinable(graph: Graph, node: Node, writes: Counter[str]) -> bool:
     """A pure function of buffers that are written once, into a temporary over exactly its dims."""
     out = graph.buffers[node.output.buffer]

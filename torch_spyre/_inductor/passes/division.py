@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torch_spyre import knobs
 from torch_spyre._inductor.passes import joint_division, scratchpad
 from torch_spyre._inductor.passes.hinted import asked_split
 from torch_spyre._inductor.planning import candidates
@@ -20,26 +19,25 @@ from torch_spyre._inductor.planning.candidates import granularity
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.ownership import Split as Pieces
 from torch_spyre._inductor.planning.ownership import apply, split_of
-from torch_spyre._inductor.tilegraph.graph import Graph, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
 from torch_spyre.ir.plan.tileops import Coord, Dim
 
 Split = dict[str, int]  # dim -> number of slices
 Slices = dict[str, tuple[int, int]]  # dim -> (number of slices, elements in each)
 
 
-def run(graph: Graph, trust_loops: bool = False) -> None:
+def run(graph: PlanGraph, trust_loops: bool = False) -> None:
     """Chooses the splits. With `trust_loops`, temporaries larger than LX may stay there, chunk by chunk."""
-    cores = knobs.get("sencores")
-    greedy(graph, cores)
-    asked = _asked(graph, cores)
+    greedy(graph)
+    asked = _asked(graph)
     if asked:
         for i, split in asked.items():
             apply(graph.nodes[i], split)
     elif len(graph.nodes) == 1:
-        _alone(graph, graph.nodes[0], cores)
+        _alone(graph, graph.nodes[0])
         return
-    room = scratchpad.capacity() * (joint_division.ROOMY if trust_loops else 1)
-    problem = joint_division.Problem(graph, cores, room)
+    room = graph.options.room * (joint_division.ROOMY if trust_loops else 1)
+    problem = joint_division.Problem(graph, room)
     before = [split_of(n) for n in graph.nodes]
     joint, chosen = _joint(problem, before, asked)
     if joint < joint_division.price(problem, before):
@@ -47,18 +45,18 @@ def run(graph: Graph, trust_loops: bool = False) -> None:
             apply(node, split)
 
 
-def _alone(graph: Graph, node: Node, cores: int) -> None:
+def _alone(graph: PlanGraph, node: PlanNode) -> None:
     """One node, as in eager execution: the cheapest of its own splits."""
     cost = NodeCost(graph, node)
-    splits = candidates.alone(node, granularity(graph, node), cores)
+    splits = candidates.alone(node, granularity(graph, node), graph.options)
     apply(node, candidates.best((*splits, split_of(node)), cost, 1)[0])
 
 
-def _asked(graph: Graph, cores: int) -> dict[int, Pieces]:
+def _asked(graph: PlanGraph) -> dict[int, Pieces]:
     """Splits that hints demand."""
-    if knobs.get("ignore_work_division_hints"):
+    if not graph.options.follows_hints:
         return {}
-    found = {i: asked_split(graph, n, cores) for i, n in enumerate(graph.nodes) if n.hints}
+    found = {i: asked_split(graph, n) for i, n in enumerate(graph.nodes) if n.hints}
     return {i: split for i, split in found.items() if split is not None}
 
 
@@ -72,24 +70,24 @@ def _joint(
     return joint_division.search(problem, sets)
 
 
-def compare(graph: Graph) -> tuple[float, float]:
+def compare(graph: PlanGraph) -> tuple[float, float]:
     """Prices in nanoseconds of the greedy division and of the chosen one, for a planned graph that stays as it is."""
     graph = graph.clone()
     for node in [n for n in graph.nodes if n.source]:
         scratchpad.undo(graph, node)
     for node in graph.nodes:
         apply(node, ())
-    cores = knobs.get("sencores")
-    greedy(graph, cores)
-    problem = joint_division.Problem(graph, cores, scratchpad.capacity())
+    greedy(graph)
+    problem = joint_division.Problem(graph, graph.options.room)
     before = [split_of(n) for n in graph.nodes]
     alone = joint_division.price(problem, before)
     return alone, min(alone, _joint(problem, before, {})[0])
 
 
-def greedy(graph: Graph, cores: int) -> None:
-    """Node by node: the producer's split if it fits, else the largest dims, evenly."""
-    producers: dict[str, Node] = {}
+def greedy(graph: PlanGraph) -> None:
+    """PlanNode by node: the producer's split if it fits, else the largest dims, evenly."""
+    cores = graph.options.cores
+    producers: dict[str, PlanNode] = {}
     for node in graph.nodes:
         grains = granularity(graph, node)
         own = _matmul_split(node, grains, cores) if node.row.is_matmul else _spread(node, grains, cores)
@@ -99,12 +97,13 @@ def greedy(graph: Graph, cores: int) -> None:
         else:
             slices = {d.name: (own[d.name], _tile(d, grains, own)) for d in node.tiles if d.name in own}
             _apply(node, slices, list(slices))
-            if not candidates.keeps_sums(node, grains, cores, split_of(node)):
-                apply(node, candidates.best(candidates.alone(node, grains, cores), NodeCost(graph, node), 1)[0])
+            if not candidates.keeps_sums(node, grains, graph.options, split_of(node)):
+                own_splits = candidates.alone(node, grains, graph.options)
+                apply(node, candidates.best(own_splits, NodeCost(graph, node), 1)[0])
         producers[node.output.buffer] = node
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     lines = []
     for n in graph.nodes:
         split = ", ".join(f"{d.name} {d.size} in {d.slices}" for d in n.tiles if d.slices > 1)
@@ -112,7 +111,7 @@ def explain(graph: Graph) -> list[str]:
     return lines
 
 
-def cores_used(node: Node) -> int:
+def cores_used(node: PlanNode) -> int:
     return math.prod(d.slices for d in node.tiles)
 
 
@@ -128,7 +127,7 @@ def _largest_divisor(n: int, limit: int) -> int:
     return max(d for d in range(1, min(n, limit) + 1) if n % d == 0)
 
 
-def _spread(node: Node, grains: dict[str, int], cores: int) -> Split:
+def _spread(node: PlanNode, grains: dict[str, int], cores: int) -> Split:
     """Largest dims first, as many slices as divide them."""
     split: Split = {}
     fixed = node.fixed()
@@ -141,7 +140,7 @@ def _spread(node: Node, grains: dict[str, int], cores: int) -> Split:
     return split
 
 
-def _matmul_split(node: Node, grains: dict[str, int], cores: int) -> Split:
+def _matmul_split(node: PlanNode, grains: dict[str, int], cores: int) -> Split:
     """As many cores as possible; among those, the least operand bytes per core."""
     size = {d.name: d for d in node.tiles}
     rows = [n for n in size if n == "m" or n.startswith("m.")]
@@ -183,7 +182,7 @@ def _over(names: list[str], slices: int, size: dict[str, Dim], grains: dict[str,
 
 
 def _inherit(
-    graph: Graph, node: Node, producers: dict[str, Node], grains: dict[str, int], cores: int
+    graph: PlanGraph, node: PlanNode, producers: dict[str, PlanNode], grains: dict[str, int], cores: int
 ) -> tuple[int, Slices, list[str]] | None:
     """(cores, slices, core order) of the producer of the largest temporary operand, if it fits this node."""
     best: tuple[int, Slices, list[str]] | None = None
@@ -206,7 +205,7 @@ def _inherit(
 
 
 def _translate(
-    producer: Node, written: tuple[Coord, ...], node: Node, read: tuple[Coord, ...], grains: dict[str, int]
+    producer: PlanNode, written: tuple[Coord, ...], node: PlanNode, read: tuple[Coord, ...], grains: dict[str, int]
 ) -> tuple[Slices, list[str]] | None:
     """The producer's slices in the consumer's dims: same device coordinate, same digit, same size, same tile."""
     split: Slices = {}
@@ -230,7 +229,7 @@ def _translate(
     return split, [names[d] for d in producer.core_order if d in names]
 
 
-def _apply(node: Node, split: Slices, order: list[str]) -> None:
+def _apply(node: PlanNode, split: Slices, order: list[str]) -> None:
     tiles = []
     for dim in node.tiles:
         slices, tile = split.get(dim.name, (1, 0))

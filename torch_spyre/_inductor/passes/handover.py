@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torch_spyre import knobs
-from torch_spyre._inductor.passes.scratchpad import capacity, live_bytes, residents, result_part
+from torch_spyre._inductor.passes.scratchpad import live_bytes, residents, result_part
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.ownership import (
     REPLICA,
@@ -26,8 +25,8 @@ from torch_spyre._inductor.planning.ownership import (
     split_of,
     translate,
 )
-from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
-from torch_spyre.constants import LX_BYTES
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre.ir.plan.handover_groups import Groups, groups
 from torch_spyre.ir.plan.tileops import Dim
 
@@ -35,8 +34,8 @@ OP = "handover"
 Reader = tuple[int, int]  # (position of the node, number of the operand)
 
 
-def run(graph: Graph) -> Graph:
-    room = capacity()
+def run(graph: PlanGraph) -> PlanGraph:
+    room = graph.options.room
     if not room or len(graph.nodes) < 2:
         return graph
     found = residents(graph)
@@ -47,7 +46,7 @@ def run(graph: Graph) -> Graph:
         writers.setdefault(node.output.buffer, []).append(i)
         for j, value in enumerate(node.loads()):
             readers.setdefault(value.buffer, []).append((i, j))
-    inserted: list[tuple[int, Node]] = []
+    inserted: list[tuple[int, PlanNode]] = []
     for name, (writer, *others) in writers.items():
         if graph.buffers[name].kind == "temp" and not others and name not in found and name in readers:
             inserted += _exchanged(graph, name, writer, readers[name], busy, room)
@@ -56,7 +55,7 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {n.notes[0]}" for n in graph.nodes if n.op == OP]
 
 
@@ -80,12 +79,12 @@ def exchange(
     return None if found is None or (found.pieces == 1 and not found.split) else (coming, going, found)
 
 
-def movable(held: Part, wanted: Part, elems_per_stick: int, room: int) -> bool:
+def movable(held: Part, wanted: Part, elems_per_stick: int, room: int, scratch: float) -> bool:
     """Are both parts plain boxes that fit into LX, and what a core gives and gets into the back end's share of it?"""
     if not (held.dense and wanted.dense) or any(held.consts) or any(wanted.consts):
         return False
     sizes = [p.elements * 128 // elems_per_stick for p in (held, wanted)]
-    return max(sizes) <= room and sum(sizes) <= LX_BYTES * knobs.get("dxp_lx_frac_avail")
+    return max(sizes) <= room and sum(sizes) <= scratch
 
 
 def _dims(sizes: Sequence[tuple[str, int]], split: Split) -> list[Dim]:
@@ -94,14 +93,14 @@ def _dims(sizes: Sequence[tuple[str, int]], split: Split) -> list[Dim]:
     return dims + [Dim(REPLICA, n, n, 1) for name, n, _ in split if name == REPLICA]
 
 
-def source_dims(node: Node) -> tuple[Dim, ...]:
+def source_dims(node: PlanNode) -> tuple[Dim, ...]:
     """The dims of a hand-over as its input is split."""
     return tuple(_dims([(d.name, d.size) for d in node.tiles if d.name != REPLICA], node.source))
 
 
 def _exchanged(
-    graph: Graph, name: str, writer: int, readers: Sequence[Reader], busy: Sequence[int], room: int
-) -> list[tuple[int, Node]]:
+    graph: PlanGraph, name: str, writer: int, readers: Sequence[Reader], busy: Sequence[int], room: int
+) -> list[tuple[int, PlanNode]]:
     """The hand-overs that let a buffer stay in LX, with their places; none if it does not pay or does not fit."""
     held, layout = result_part(graph.nodes[writer]), graph.buffers[name].layout
     parts = _strangers(graph, held, readers)
@@ -110,12 +109,12 @@ def _exchanged(
     stick = layout.elems_per_stick
     size, last = held.elements * 128 // stick, max(group[0][0] for group in parts.values())
     fitting, spent = max(busy[writer : last + 1]) + size <= room, 0.0
-    made: list[tuple[int, Node]] = []
+    made: list[tuple[int, PlanNode]] = []
     for wanted, group in parts.items():
         first, until = group[0][0], max(i for i, _ in group)
         need = size + wanted.elements * 128 // stick
         fitting = fitting and max(busy[first : until + 1]) + need <= room
-        fitting = fitting and movable(held, wanted, stick, room)
+        fitting = fitting and movable(held, wanted, stick, room, graph.options.scratch)
         node = _node(graph, name, writer, group[0]) if fitting else None
         if node is None:
             fitting = False
@@ -135,7 +134,7 @@ def _exchanged(
     return made
 
 
-def _strangers(graph: Graph, held: Part | None, readers: Sequence[Reader]) -> dict[Part, list[Reader]]:
+def _strangers(graph: PlanGraph, held: Part | None, readers: Sequence[Reader]) -> dict[Part, list[Reader]]:
     """Readers whose cores do not hold what they read, by what they read; none if one of them cannot read LX at all."""
     parts: dict[Part, list[Reader]] = {}
     if held is None or not held.dense or any(held.consts):
@@ -150,11 +149,11 @@ def _strangers(graph: Graph, held: Part | None, readers: Sequence[Reader]) -> di
     return parts
 
 
-def _sizes(node: Node) -> dict[str, int]:
+def _sizes(node: PlanNode) -> dict[str, int]:
     return {d.name: d.size for d in node.tiles}
 
 
-def _memory_ns(graph: Graph, writer: int, readers: Sequence[Reader]) -> float:
+def _memory_ns(graph: PlanGraph, writer: int, readers: Sequence[Reader]) -> float:
     """What writing the buffer to memory and reading it there costs more than having it in LX."""
     node = graph.nodes[writer]
     cost, split = NodeCost(graph, node), split_of(node)
@@ -167,7 +166,7 @@ def _memory_ns(graph: Graph, writer: int, readers: Sequence[Reader]) -> float:
     return total
 
 
-def _node(graph: Graph, name: str, writer: int, reader: Reader) -> Node | None:
+def _node(graph: PlanGraph, name: str, writer: int, reader: Reader) -> PlanNode | None:
     producer, node = graph.nodes[writer], graph.nodes[reader[0]]
     load, coords, written = list(node.loads())[reader[1]], node.accesses[reader[1]], producer.accesses[-1]
     assert coords is not None and written is not None
@@ -178,7 +177,7 @@ def _node(graph: Graph, name: str, writer: int, reader: Reader) -> Node | None:
     temp = f"{name}_ring{len(graph.buffers)}"
     graph.buffers[temp] = replace(graph.buffers[name], name=temp)
     dims = tuple(d for d in node.dims if any(u == d[0] or u.startswith(f"{d[0]}.") for u in used))
-    moved = Node(f"hand_{name}_{reader[0]}", OP, dims, (load,), Load(temp, load.index), origin=producer.origin)
+    moved = PlanNode(f"hand_{name}_{reader[0]}", OP, dims, (load,), Load(temp, load.index), origin=producer.origin)
     moved.tiles = tuple(d for d in node.tiles if d.name in used)
     moved.accesses = (coords, coords)
     moved.source = found[0]
@@ -186,7 +185,7 @@ def _node(graph: Graph, name: str, writer: int, reader: Reader) -> Node | None:
     return moved
 
 
-def _redirect(graph: Graph, name: str, moved: Node, readers: Sequence[Reader]) -> None:
+def _redirect(graph: PlanGraph, name: str, moved: PlanNode, readers: Sequence[Reader]) -> None:
     for i in dict.fromkeys(i for i, _ in readers):
         node = graph.nodes[i]
         numbers = {j for r, j in readers if r == i}

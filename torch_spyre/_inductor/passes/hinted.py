@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from torch_spyre._inductor.planning.candidates import cut, granularity
 from torch_spyre._inductor.planning.ownership import Split
-from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre._inductor.tilegraph.index import decompose
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.ir.plan.tileops import Coord
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: PlanGraph) -> PlanGraph:
     """Gives names to the dims of every node, from the named inputs onwards; real names win over none."""
     if not any(b.names for b in graph.buffers.values()) and not any(n.hints for n in graph.nodes):
         return graph
@@ -34,7 +35,7 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [
         f"{n.name}: " + ", ".join(f"{kind} {name}={count}" for kind, h in n.hints.items() for name, count in h.items())
         for n in graph.nodes
@@ -42,7 +43,7 @@ def explain(graph: Graph) -> list[str]:
     ]
 
 
-def _names(graph: Graph, node: Node, value: Load) -> dict[str, str]:
+def _names(graph: PlanGraph, node: PlanNode, value: Load) -> dict[str, str]:
     buffer = graph.buffers[value.buffer]
     if not any(buffer.names):
         return {}
@@ -59,7 +60,7 @@ def _names(graph: Graph, node: Node, value: Load) -> dict[str, str]:
     }
 
 
-def _given(node: Node, coords: Sequence[Coord]) -> dict[str, str]:
+def _given(node: PlanNode, coords: Sequence[Coord]) -> dict[str, str]:
     """Names that a `named_dims` hint gives to the dims of what a node without named operands makes."""
     wanted = dict(node.hints.get("named_dims", {}))
     if wanted.pop("", None) != len(coords):
@@ -72,13 +73,13 @@ def _plain(coord: Coord) -> bool:
     return (coord.terms[0].scale, coord.terms[0].div, coord.terms[0].mod) == (1, 1, 0)
 
 
-def tiles_of(node: Node, name: str) -> list[str]:
+def tiles_of(node: PlanNode, name: str) -> list[str]:
     """Refined dims of the node that belong to the dim called `name`, outer first."""
     dims = [d for d, n in node.names.items() if n == name]
     return [t.name for t in node.tiles if t.name in dims or t.name.split(".")[0] in dims]
 
 
-def asked_split(graph: Graph, node: Node, cores: int) -> Split | None:
+def asked_split(graph: PlanGraph, node: PlanNode) -> Split | None:
     """The split that a `work_div` hint asks for; None without a hint or if it names no dim of the node."""
     wanted = node.hints.get("work_div", {})
     known = {name: count for name, count in wanted.items() if tiles_of(node, name)}
@@ -87,6 +88,7 @@ def asked_split(graph: Graph, node: Node, cores: int) -> Split | None:
     product = 1
     for count in known.values():
         product *= count
+    cores = graph.options.cores
     if product > cores:
         raise InvalidArgument(f"work_div {known} of {node.name} needs {product} cores; there are {cores}")
     grains, pieces = granularity(graph, node), []

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Layout, Load, Node, Position, Value
+from torch_spyre._inductor.planning.plan_graph import Layout, PlanBuffer
+from torch_spyre._inductor.tilegraph.graph import Const, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose, term_range
 from torch_spyre.backend.program.isa import MAX_INDICES
 from torch_spyre.ir.plan.tileops import Coord, Term
@@ -45,7 +46,7 @@ def with_bounds(node: Node, places: Sequence[Load], used: Sequence[Load]) -> str
     return f"{node.origin} (indices below {', '.join(map(str, computed))})" if computed else node.origin
 
 
-def direct(table: Buffer, index: Index, node: Node, places: Sequence[Load], compute: Compute) -> Table | None:
+def direct(table: PlanBuffer, index: Index, node: Node, places: Sequence[Load], compute: Compute) -> Table | None:
     """Coordinates by the table's own dims; None if they do not separate."""
     assert table.layout is not None
     sizes = table_sizes(node)
@@ -74,7 +75,7 @@ def direct(table: Buffer, index: Index, node: Node, places: Sequence[Load], comp
     return _with_index(Table(tuple(result), tuple(used)), table.layout, node, places, compute)
 
 
-def by_offset(table: Buffer, index: Index, node: Node, places: Sequence[Load], compute: Compute) -> Table | None:
+def by_offset(table: PlanBuffer, index: Index, node: Node, places: Sequence[Load], compute: Compute) -> Table | None:
     """Coordinates decoded from the linear offset, whatever the index is; None if the table has too many dims."""
     assert table.layout is not None
     if len(_descending(table.layout)) > MAX_INDICES:

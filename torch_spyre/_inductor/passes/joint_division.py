@@ -17,7 +17,7 @@ from torch_spyre._inductor.passes import handover
 from torch_spyre._inductor.planning import candidates
 from torch_spyre._inductor.planning.cost import NodeCost, exchange_ns, least_exchange_ns
 from torch_spyre._inductor.planning.ownership import REPLICA, Part, Split, holds, part, translate, union
-from torch_spyre._inductor.tilegraph.graph import Graph, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
 from torch_spyre.backend.program.isa import MAX_DIMS
 
 BEAM = 12
@@ -39,10 +39,9 @@ class Edge:
 class Problem:
     """A graph with everything that does not depend on the choice of splits."""
 
-    graph: Graph
-    cores: int
+    graph: PlanGraph
     capacity: int  # bytes of LX that one temporary may take
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[PlanNode] = field(default_factory=list)
     costs: list[NodeCost] = field(default_factory=list)
     edges: list[list[Edge]] = field(default_factory=list)
     last_use: list[int] = field(default_factory=list)
@@ -85,7 +84,7 @@ class Problem:
         return None if coords is None else part(coords, self.costs[i].sizes, split)
 
 
-def _shared_cost(graph: Graph, node: Node, known: dict[object, NodeCost]) -> NodeCost:
+def _shared_cost(graph: PlanGraph, node: PlanNode, known: dict[object, NodeCost]) -> NodeCost:
     """Nodes of equal form share their prices: a model repeats its layers."""
     layouts = tuple(graph.buffers[v.buffer].layout for v in (*node.loads(), node.output))
     key = (node.op, node.tiles, node.accesses, layouts, node.reduced, node.source)
@@ -108,7 +107,7 @@ def all_candidates(problem: Problem, asked: Mapping[int, Split]) -> list[list[Sp
             sets.append([asked[i]])
             continue
         if id(cost) not in priced:
-            priced[id(cost)] = candidates.own(node, grains[i], problem.cores, cost, OWN)
+            priced[id(cost)] = candidates.own(node, grains[i], problem.graph.options, cost, OWN)
         sets.append(list(priced[id(cost)]))
     fixed = [n.fixed() for n in problem.nodes]
     for backward in (True, False):
@@ -137,7 +136,7 @@ def all_candidates(problem: Problem, asked: Mapping[int, Split]) -> list[list[Sp
                     if (
                         found is not None
                         and found not in sets[target]
-                        and candidates.keeps_sums(problem.nodes[target], grains[target], problem.cores, found)
+                        and candidates.keeps_sums(problem.nodes[target], grains[target], problem.graph.options, found)
                         and _allowed(problem, source, split, target, found)
                     ):
                         sets[target].append(found)
@@ -237,7 +236,7 @@ class _Tables:
         layout, sizes = problem.costs[p].layouts[-1], problem.costs[i].sizes
         if mine is None or not written or not read or layout is None:
             return math.inf
-        if not handover.movable(mine, yours, layout.elems_per_stick, problem.capacity):
+        if not handover.movable(mine, yours, layout.elems_per_stick, problem.capacity, problem.graph.options.scratch):
             return math.inf
         found = handover.exchange(self.sets[p][chosen], written, problem.costs[p].sizes, self.sets[i][c], read, sizes)
         if found is None:

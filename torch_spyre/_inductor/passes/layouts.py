@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from torch_spyre import knobs
 from torch_spyre._inductor.passes.coordinates import stick_dims
 from torch_spyre._inductor.planning import candidates
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.layout_rules import CHOICE, Rejected, assign, coordinates, form
-from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre._inductor.tilegraph.index import decompose
 from torch_spyre.optable import RESTICKIFY
 
@@ -43,7 +43,7 @@ class Work:
 
     left: int = _WORK
 
-    def layouts(self, graph: Graph, choices: Choices) -> Graph | None:
+    def layouts(self, graph: PlanGraph, choices: Choices) -> PlanGraph | None:
         """The graph with layouts under these choices; None if they cannot be kept, or nothing is left to try them."""
         if self.left <= 0:
             return None
@@ -54,7 +54,7 @@ class Work:
             return None
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: PlanGraph) -> PlanGraph:
     untouched = graph.clone()
     best = assign(graph)
     prices: dict[object, float] = {}
@@ -83,7 +83,7 @@ def run(graph: Graph) -> Graph:
     return best
 
 
-def _next_window(graph: Graph, planned: Graph, prices: dict[object, float], seen: set[object]) -> int | None:
+def _next_window(graph: PlanGraph, planned: PlanGraph, prices: dict[object, float], seen: set[object]) -> int | None:
     """Where the window begins that has the dearest kind of copy not yet seen in its middle."""
     paid: dict[object, float] = {}
     first: dict[object, str] = {}
@@ -101,7 +101,7 @@ def _next_window(graph: Graph, planned: Graph, prices: dict[object, float], seen
     return max(0, min(place - _WINDOW // 2, len(graph.nodes) - _WINDOW))
 
 
-def _window(graph: Graph, planned: Graph, start: int) -> Graph:
+def _window(graph: PlanGraph, planned: PlanGraph, start: int) -> PlanGraph:
     """A part of the graph; what the nodes before it wrote lies as it was planned."""
     part = graph.clone()
     for node in part.nodes[:start]:
@@ -111,7 +111,7 @@ def _window(graph: Graph, planned: Graph, start: int) -> Graph:
 
 
 def search(
-    graph: Graph, choices: Choices, prices: dict[object, float], work: Work, seen: set[object]
+    graph: PlanGraph, choices: Choices, prices: dict[object, float], work: Work, seen: set[object]
 ) -> tuple[Choices, dict[object, str]]:
     """The choices that the cheapest plan found needs, and for the node of each copy what was considered."""
     notes: dict[object, str] = {}
@@ -120,7 +120,7 @@ def search(
         return choices, notes
     cost = price(best, prices)
     for _ in range(_ROUNDS):
-        better: tuple[float, Choices, Graph] | None = None
+        better: tuple[float, Choices, PlanGraph] | None = None
         for copy in _kinds(graph, best, prices, cost * _WORTH, seen):
             stations: list[tuple[str, float]] = []
             for upwards in (True, False):
@@ -137,12 +137,12 @@ def search(
     return choices, notes
 
 
-def price(graph: Graph, known: dict[object, float]) -> float:
+def price(graph: PlanGraph, known: dict[object, float]) -> float:
     """Nanoseconds of a graph with layouts, each node as divided best by itself, temporaries in LX, copies in memory."""
     return sum(_price(graph, node, known) for node in graph.nodes)
 
 
-def _price(graph: Graph, node: Node, known: dict[object, float]) -> float:
+def _price(graph: PlanGraph, node: PlanNode, known: dict[object, float]) -> float:
     buffers = [graph.buffers[v.buffer] for v in (*node.loads(), node.output)]
     temps = tuple(b.kind == "temp" for b in buffers)
     key = (node.op, node.tiles, node.accesses, tuple(b.layout for b in buffers), node.reduced, temps)
@@ -151,12 +151,12 @@ def _price(graph: Graph, node: Node, known: dict[object, float]) -> float:
     return known[key]
 
 
-def _node_ns(graph: Graph, node: Node, temps: tuple[bool, ...]) -> float:
+def _node_ns(graph: PlanGraph, node: PlanNode, temps: tuple[bool, ...]) -> float:
     cost = NodeCost(graph, node)
     in_lx = sum(1 << i for i, temp in enumerate(temps) if temp)
     if node.row.is_copy:
         in_lx &= (1 << (len(temps) - 1)) - 1
-    splits = candidates.alone(node, candidates.granularity(graph, node), knobs.get("sencores"))
+    splits = candidates.alone(node, candidates.granularity(graph, node), graph.options)
     return min(cost.ns(split, in_lx) for split in (*splits, ()))
 
 
@@ -164,9 +164,9 @@ def _node_ns(graph: Graph, node: Node, temps: tuple[bool, ...]) -> float:
 class Copy:
     """A restickify: of what `producer` wrote, for `reader`."""
 
-    node: Node
-    producer: Node | None
-    reader: Node
+    node: PlanNode
+    producer: PlanNode | None
+    reader: PlanNode
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ class Trial:
     name: str
 
 
-def _copies(graph: Graph) -> Iterator[Copy]:
-    writers: dict[str, list[Node]] = {}
+def _copies(graph: PlanGraph) -> Iterator[Copy]:
+    writers: dict[str, list[PlanNode]] = {}
     for node in graph.nodes:
         writers.setdefault(node.output.buffer, []).append(node)
     readers = graph.consumers()
@@ -192,13 +192,15 @@ def _copies(graph: Graph) -> Iterator[Copy]:
             yield Copy(node, wrote[0] if temp and len(wrote) == 1 else None, reader)
 
 
-def _kind(graph: Graph, nodes: Mapping[str, Node], copy: Copy) -> object:
+def _kind(graph: PlanGraph, nodes: Mapping[str, PlanNode], copy: Copy) -> object:
     """Copies between nodes of one form move together."""
     ends = [nodes.get(n.name) if n is not None else None for n in (copy.producer, copy.reader)]
     return tuple(form(graph, n) if n is not None else None for n in ends), copy.node.dims
 
 
-def _kinds(graph: Graph, planned: Graph, prices: dict[object, float], least: float, seen: set[object]) -> list[Copy]:
+def _kinds(
+    graph: PlanGraph, planned: PlanGraph, prices: dict[object, float], least: float, seen: set[object]
+) -> list[Copy]:
     """One copy of each kind, the dearest first; those that are tried or not worth it are added to `seen`."""
     found: dict[object, list[Copy]] = {}
     nodes = {n.name: n for n in graph.nodes}
@@ -210,14 +212,14 @@ def _kinds(graph: Graph, planned: Graph, prices: dict[object, float], least: flo
     return [found[kind][0] for kind in worth[:_MOST_COPIES]]
 
 
-def _ends(graph: Graph, copy: Copy) -> list[Node | None]:
+def _ends(graph: PlanGraph, copy: Copy) -> list[PlanNode | None]:
     """Producer and reader of a copy as they are in the graph without layouts."""
     names = [copy.producer.name if copy.producer else "", copy.reader.name]
     found = {n.name: n for n in graph.nodes if n.name in names}
     return [found.get(name) for name in names]
 
 
-def _free(graph: Graph, node: Node | None) -> bool:
+def _free(graph: PlanGraph, node: PlanNode | None) -> bool:
     """May the result of a node have any stick?"""
     if node is None or node.row.is_copy or node.row.has_table or node.row.is_matmul or node.along:
         return False
@@ -225,8 +227,8 @@ def _free(graph: Graph, node: Node | None) -> bool:
 
 
 def _move(
-    graph: Graph, planned: Graph, choices: Mapping[object, str], copy: Copy, upwards: bool, work: Work
-) -> Iterator[tuple[Trial, Graph]]:
+    graph: PlanGraph, planned: PlanGraph, choices: Mapping[object, str], copy: Copy, upwards: bool, work: Work
+) -> Iterator[tuple[Trial, PlanGraph]]:
     """Pushes a copy past one node after the other; yields what comes out at each station."""
     front = [copy]
     made = dict(choices)
@@ -253,7 +255,7 @@ def _move(
         ]
 
 
-def _past(graph: Graph, planned: Graph, copy: Copy, upwards: bool) -> tuple[str, str] | None:
+def _past(graph: PlanGraph, planned: PlanGraph, copy: Copy, upwards: bool) -> tuple[str, str] | None:
     """(node, stick dim of its result) that takes the copy to its other side; None if that node has no choice."""
     producer, reader = _ends(graph, copy)
     node = producer if upwards else reader
@@ -275,14 +277,14 @@ def _past(graph: Graph, planned: Graph, copy: Copy, upwards: bool) -> tuple[str,
     return (node.name, stick) if stick in node.sizes() else None
 
 
-def _stick(graph: Graph, node: Node, value: Load) -> str:
+def _stick(graph: PlanGraph, node: PlanNode, value: Load) -> str:
     coords = coordinates(graph.buffers[value.buffer], value.index, node.sizes())
     inside = stick_dims(coords) if coords is not None else []
     return inside[0] if len(inside) == 1 else ""
 
 
 def _remember(
-    notes: dict[object, str], graph: Graph, copy: Copy, cost: float, stations: Iterable[tuple[str, float]]
+    notes: dict[object, str], graph: PlanGraph, copy: Copy, cost: float, stations: Iterable[tuple[str, float]]
 ) -> None:
     reader = _ends(graph, copy)[1]
     if reader is None or not stations:
@@ -292,14 +294,14 @@ def _remember(
     notes.setdefault(form(graph, reader), f"{CHOICE} of {source.buffer}, elsewhere: {others}")
 
 
-def _note(graph: Graph, notes: Mapping[str, str]) -> None:
+def _note(graph: PlanGraph, notes: Mapping[str, str]) -> None:
     """Leaves the account with the nodes that the copies were for."""
     for node in graph.nodes:
         if node.name in notes:
             node.notes.append(notes[node.name])
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     """Every layout, then every choice with the alternatives and their prices."""
     layouts = [f"{b.name}: {b.layout}" for b in graph.buffers.values() if b.layout is not None]
     return layouts + [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith(CHOICE)]

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from torch_spyre import constants
 from torch_spyre._inductor.passes.spans import ROUNDING
-from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Value
+from torch_spyre._inductor.planning.plan_graph import PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Const, Load, Value
 from torch_spyre._inductor.tilegraph.index import Index
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.ir.plan.tileops import Term
@@ -26,18 +27,18 @@ _NARROW = ("float16", "bfloat16")
 _NOTE = "a part of"
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: PlanGraph) -> PlanGraph:
     if any(b.numel * STICK_BYTES > constants.MAX_SPAN_BYTES for b in graph.buffers.values()):
         sticks = _sticks(graph)
         graph.nodes = [part for node in graph.nodes for part in _done_in_parts(graph, node, sticks)]
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith(_NOTE)]
 
 
-def _sticks(graph: Graph) -> dict[str, int]:
+def _sticks(graph: PlanGraph) -> dict[str, int]:
     """The host stride of the elements in each buffer's sticks: known of inputs, else that of what it is made from."""
     found = {b.name: b.layout.stride_map[-1] for b in graph.buffers.values() if b.layout is not None}
     for node in graph.nodes:
@@ -47,7 +48,7 @@ def _sticks(graph: Graph) -> dict[str, int]:
     return found
 
 
-def _done_in_parts(graph: Graph, node: Node, sticks: Mapping[str, int]) -> list[Node]:
+def _done_in_parts(graph: PlanGraph, node: PlanNode, sticks: Mapping[str, int]) -> list[PlanNode]:
     split = {Kind.REDUCTION: _reduction, Kind.SCAN: _scan, Kind.SELECTION: _extreme}.get(node.row.kind)
     if split is None or not node.row.reduction or not node.loads():  # what is made of constants reaches no memory
         return [node]
@@ -55,7 +56,7 @@ def _done_in_parts(graph: Graph, node: Node, sticks: Mapping[str, int]) -> list[
     return [node] if cut is None else split(_Parts(graph, node, sticks, *cut))
 
 
-def _cut(graph: Graph, node: Node, known: Mapping[str, int]) -> tuple[str, int] | None:
+def _cut(graph: PlanGraph, node: PlanNode, known: Mapping[str, int]) -> tuple[str, int] | None:
     """The dim to cut and how much of it a part takes; None if the node can do all at once."""
     sizes, whole = node.sizes(), dict.fromkeys((*node.reduced, *filter(None, [node.along])))
     (source,) = node.loads()
@@ -80,7 +81,7 @@ def _cut(graph: Graph, node: Node, known: Mapping[str, int]) -> tuple[str, int] 
     return (dim, _UNIT) if sizes[dim] > _UNIT else None
 
 
-def _step(graph: Graph, source: Load, dim: str, size: int) -> int:
+def _step(graph: PlanGraph, source: Load, dim: str, size: int) -> int:
     """How far a dim moves at once: in the layout, where that is known, else in the host tensor."""
     layout = graph.buffers[source.buffer].layout
     step = max((abs(t.scale) // t.div for t in source.index.terms if t.dim == dim), default=0)
@@ -97,7 +98,7 @@ def _step(graph: Graph, source: Load, dim: str, size: int) -> int:
 class _Parts:
     """The parts of one node along one dim."""
 
-    def __init__(self, graph: Graph, node: Node, sticks: Mapping[str, int], dim: str, each: int) -> None:
+    def __init__(self, graph: PlanGraph, node: PlanNode, sticks: Mapping[str, int], dim: str, each: int) -> None:
         self.graph, self.node, self.sticks, self.dim = graph, node, sticks, dim
         size = node.sizes()[dim]
         self.ranges = [(start, min(each, size - start)) for start in range(0, size, each)]
@@ -106,7 +107,7 @@ class _Parts:
         dtype = graph.buffers[node.output.buffer].dtype
         self.wide = "float32" if dtype in _NARROW else dtype
         self.rounding = ROUNDING.get(dtype, "identity")
-        self.nodes: list[Node] = []
+        self.nodes: list[PlanNode] = []
 
     def dims(self, count: int) -> tuple[tuple[str, int], ...]:
         return tuple((d, count if d == self.dim else n) for d, n in self.node.dims)
@@ -123,13 +124,13 @@ class _Parts:
 
     def add(self, op: str, dims: Sequence[tuple[str, int]], inputs: Sequence[Value], output: Load) -> Load:
         name = f"{self.node.name}_{op}_{len(self.graph.buffers)}_{len(self.nodes)}"
-        self.nodes.append(Node(name, op, tuple(dims), tuple(inputs), output, origin=self.node.origin))
+        self.nodes.append(PlanNode(name, op, tuple(dims), tuple(inputs), output, origin=self.node.origin))
         return output
 
     def temp(self, dims: Sequence[tuple[str, int]], dtype: str) -> Load:
         name = f"w{len(self.graph.buffers)}"
         strides = [math.prod(n for _, n in dims[i + 1 :]) for i in range(len(dims))]
-        self.graph.buffers[name] = Buffer(name, dtype, tuple(n for _, n in dims), tuple(strides))
+        self.graph.buffers[name] = PlanBuffer(name, dtype, tuple(n for _, n in dims), tuple(strides))
         return Load(name, Index(tuple(Term(d, s) for (d, n), s in zip(dims, strides, strict=True) if n > 1)))
 
 
@@ -142,7 +143,7 @@ def _moved(index: Index, dim: str, start: int) -> Index:
     return Index(index.terms, const)
 
 
-def _reduction(parts: _Parts) -> list[Node]:
+def _reduction(parts: _Parts) -> list[PlanNode]:
     node = parts.node
     combine = node.row.combine
     total: Load | None = None
@@ -161,7 +162,7 @@ def _reduction(parts: _Parts) -> list[Node]:
     return parts.nodes
 
 
-def _scan(parts: _Parts) -> list[Node]:
+def _scan(parts: _Parts) -> list[PlanNode]:
     """Each part runs from its own first element; what came before it is added to all of it."""
     node, combine = parts.node, parts.node.row.combine
     before = tuple(d for d in node.dims if d[0] != parts.dim)
@@ -186,7 +187,7 @@ def _last(running: Load, dim: str, count: int) -> Load:
     return Load(running.buffer, Index(tuple(t for t in index.terms if t.dim != dim), index.const))
 
 
-def _extreme(parts: _Parts) -> list[Node]:
+def _extreme(parts: _Parts) -> list[PlanNode]:
     """The first of the greatest: a later part counts only if it holds a greater value. NaN is the greatest of all."""
     node, kept = parts.node, parts.kept
     reduction = node.row.reduction

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 
 from torch_spyre._inductor.passes.coordinates import cut_pieces, rewrite
 from torch_spyre._inductor.planning.matmul_dims import role
-from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node, Position, Value
+from torch_spyre._inductor.planning.plan_graph import PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load, Position, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose, term_range
 from torch_spyre.backend.program.isa import MAX_DIMS
 from torch_spyre.constants import STICK_BYTES
@@ -26,7 +27,7 @@ _MOST_DIMS = MAX_DIMS - 2  # leaves room for replication and for a cut of one op
 _MOST_AXES = 5  # with the stick, what a layout has
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: PlanGraph) -> PlanGraph:
     if len(graph.nodes) < 2:
         return graph
     classes = _Classes()
@@ -45,7 +46,7 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith("walked in pieces")]
 
 
@@ -95,7 +96,7 @@ class _Classes:
         return [] if root in self.lanes and any(c % STICK_BYTES for c in cuts) else cuts
 
 
-def _sparse(graph: Graph) -> set[str]:
+def _sparse(graph: PlanGraph) -> set[str]:
     """Temporaries with one value in each stick: sums over the last dim, and what is computed from those alone."""
     found: set[str] = set()
     for node in graph.nodes:
@@ -110,7 +111,7 @@ def _sparse(graph: Graph) -> set[str]:
     return found
 
 
-def _relate(graph: Graph, node: Node, classes: _Classes, sparse: set[str]) -> None:
+def _relate(graph: PlanGraph, node: PlanNode, classes: _Classes, sparse: set[str]) -> None:
     sizes = node.sizes()
     for dim, size in node.dims:
         if not _may_cut(node, dim):
@@ -133,21 +134,21 @@ def _relate(graph: Graph, node: Node, classes: _Classes, sparse: set[str]) -> No
                 _relate_axis(node, classes, coords[axis], (buffer.name, axis) if temp else None, size, seen)
 
 
-def _in_stick(buffer: Buffer, axis: int) -> bool:
+def _in_stick(buffer: PlanBuffer, axis: int) -> bool:
     """Does the axis lie in the sticks? It is known for inputs; others mostly have their last dim there."""
     if buffer.layout is not None:
         return buffer.stride[axis] == buffer.layout.stride_map[-1]
     return axis == len(buffer.size) - 1
 
 
-def _may_cut(node: Node, dim: str) -> bool:
+def _may_cut(node: PlanNode, dim: str) -> bool:
     if node.row.has_table or dim in node.reduced or dim == node.along:
         return False
     return not node.row.is_matmul or role(dim) in "bm"
 
 
 def _relate_axis(
-    node: Node, classes: _Classes, coord: Coord, axis: Member | None, size: int, sizes: dict[str, int]
+    node: PlanNode, classes: _Classes, coord: Coord, axis: Member | None, size: int, sizes: dict[str, int]
 ) -> None:
     """One coordinate: the whole of a dim is that dim, digits ask for cuts of the dim, sums for cuts of the axis."""
     for t in coord.terms:
@@ -173,7 +174,7 @@ def _relate_axis(
         classes.ask(axis, size, (t.scale for t in coord.terms))
 
 
-def _drop_wide(graph: Graph, classes: _Classes, cuts: dict[Member, list[int]]) -> None:
+def _drop_wide(graph: PlanGraph, classes: _Classes, cuts: dict[Member, list[int]]) -> None:
     """Leaves classes whole that would give a node or a temporary more dims than the machine has."""
     owners: list[tuple[str, list[tuple[str | int, int]], int]] = []
     owners += [(n.name, list(n.dims), _MOST_DIMS) for n in graph.nodes]
@@ -192,7 +193,7 @@ def _drop_wide(graph: Graph, classes: _Classes, cuts: dict[Member, list[int]]) -
                     del cuts[root]
 
 
-def _cut_node(node: Node, classes: _Classes, cuts: dict[Member, list[int]]) -> None:
+def _cut_node(node: PlanNode, classes: _Classes, cuts: dict[Member, list[int]]) -> None:
     pieces: dict[str, list[tuple[str, int, int]]] = {}
     for dim, size in node.dims:
         pieces[dim] = cut_pieces(dim, size, cuts.get(classes.find((node.name, dim), size), []))
@@ -217,7 +218,7 @@ def _index(index: Index, pieces: dict[str, list[tuple[str, int, int]]]) -> Index
     return Index(found.terms, found.const)
 
 
-def _cut_buffer(buffer: Buffer, classes: _Classes, cuts: dict[Member, list[int]]) -> None:
+def _cut_buffer(buffer: PlanBuffer, classes: _Classes, cuts: dict[Member, list[int]]) -> None:
     size: list[int] = []
     stride: list[int] = []
     for axis, (n, step) in enumerate(zip(buffer.size, buffer.stride, strict=True)):

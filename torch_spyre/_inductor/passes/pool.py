@@ -10,12 +10,12 @@ from collections import Counter
 
 from torch_spyre._inductor.passes.scratchpad import parent
 from torch_spyre._inductor.planning.placement import Request, live_ranges, place
-from torch_spyre._inductor.tilegraph.graph import Graph
+from torch_spyre._inductor.planning.plan_graph import PlanGraph
 from torch_spyre.constants import SEGMENT_BYTES
 from torch_spyre.errors import SpyreError
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: PlanGraph) -> PlanGraph:
     ranges = live_ranges(graph.nodes)
     temps = [b for b in graph.buffers.values() if b.kind == "temp" and b.placement == "memory" and b.name in ranges]
     found = {b.name: b.layout for b in temps}
@@ -35,7 +35,7 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def pool_bytes(graph: Graph) -> int:
+def pool_bytes(graph: PlanGraph) -> int:
     return max(
         (
             b.address + b.layout.bytes
@@ -46,7 +46,7 @@ def pool_bytes(graph: Graph) -> int:
     )
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     lines = [
         f"{b.name}: pool+0x{b.address:x}, {b.layout.bytes} bytes"
         for b in graph.buffers.values()

@@ -13,17 +13,17 @@ import math
 from torch_spyre._inductor.passes import compaction, division, handover, scratchpad, staging, tiling
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.ownership import split_of
-from torch_spyre._inductor.tilegraph.graph import Graph
+from torch_spyre._inductor.planning.plan_graph import PlanGraph
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: PlanGraph) -> PlanGraph:
     before = graph.clone() if compaction.possible(graph) else None
     placed = _placed(graph)
     far = compaction.out_of_reach(placed) if before is not None else ()
     return _placed(compaction.run(before, far)) if before is not None and far else placed
 
 
-def _placed(graph: Graph) -> Graph:
+def _placed(graph: PlanGraph) -> PlanGraph:
     first = graph.clone() if len(graph.nodes) > 1 else graph
     _plan(first, trust_loops=True)
     if not _misses_a_loop(first):
@@ -32,25 +32,25 @@ def _placed(graph: Graph) -> Graph:
     return first if price(first) <= price(graph) else graph
 
 
-def _plan(graph: Graph, trust_loops: bool) -> None:
+def _plan(graph: PlanGraph, trust_loops: bool) -> None:
     division.run(graph, trust_loops)
     scratchpad.run(tiling.run(staging.run(handover.run(graph))))
 
 
-def _misses_a_loop(graph: Graph) -> bool:
+def _misses_a_loop(graph: PlanGraph) -> bool:
     """Is a temporary in memory that only a tile loop could have kept in LX?"""
-    room = scratchpad.capacity()
+    room = graph.options.room
     found = scratchpad.residents(graph) if room else {}
     return any(r.bytes > room and graph.buffers[n].placement != "lx" for n, r in found.items())
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     stages = (compaction, division, handover, staging, tiling, scratchpad)
     lines = [f"{s.__name__.rsplit('.', 1)[-1]}: {line}" for s in stages for line in s.explain(graph)]
     return [*lines, f"predicted: {price(graph) / 1e3:.1f} us"]
 
 
-def price(graph: Graph) -> float:
+def price(graph: PlanGraph) -> float:
     """Nanoseconds of the nodes as they are placed, trips of tile loops and what they read again included."""
     total = 0.0
     for node in graph.nodes:

@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from torch_spyre import knobs
 from torch_spyre._inductor.planning.candidates import granularity, in_sums
 from torch_spyre._inductor.planning.ownership import REPLICA, Part, apply, holds, part, split_of, union
 from torch_spyre._inductor.planning.placement import Request, live_ranges, place
-from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
-from torch_spyre.constants import LX_BYTES
+from torch_spyre._inductor.planning.plan_graph import PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre.ir.plan.tileops import Coord
 from torch_spyre.optable import Kind
 
@@ -35,13 +34,8 @@ class Resident:
     bytes: int
 
 
-def capacity() -> int:
-    """LX bytes of each core for temporaries; 0 if they all go through memory."""
-    return int(LX_BYTES * (1 - knobs.get("dxp_lx_frac_avail"))) if knobs.get("lx_planning") else 0
-
-
-def run(graph: Graph) -> Graph:
-    room = capacity()
+def run(graph: PlanGraph) -> PlanGraph:
+    room = graph.options.room
     while True:
         found = residents(graph) if room else {}
         addresses, _ = place(requests(graph, found), room)
@@ -53,7 +47,7 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [
         f"{b.name}: LX+0x{b.address:x} on each core, {list(b.local_size)}{' per trip' if b.chunked else ''}"
         for b in graph.buffers.values()
@@ -61,10 +55,10 @@ def explain(graph: Graph) -> list[str]:
     ]
 
 
-def residents(graph: Graph) -> dict[str, Resident]:
+def residents(graph: PlanGraph) -> dict[str, Resident]:
     """All buffers that may live in LX."""
-    writers: dict[str, list[Node]] = {}
-    readers: dict[str, list[tuple[Node, Coords | None]]] = {}
+    writers: dict[str, list[PlanNode]] = {}
+    readers: dict[str, list[tuple[PlanNode, Coords | None]]] = {}
     for node in graph.nodes:
         writers.setdefault(node.output.buffer, []).append(node)
         for load, coords in zip(node.loads(), node.accesses, strict=False):
@@ -80,7 +74,7 @@ def residents(graph: Graph) -> dict[str, Resident]:
     return result
 
 
-def _resident(buffer: Buffer, writers: Sequence[Node], held: Part) -> Resident:
+def _resident(buffer: PlanBuffer, writers: Sequence[PlanNode], held: Part) -> Resident:
     assert buffer.layout is not None
     extents = held.extents
     if buffer.chunked:  # a chunk may leave holes in its box, which nobody touches
@@ -91,7 +85,7 @@ def _resident(buffer: Buffer, writers: Sequence[Node], held: Part) -> Resident:
     return Resident(local, math.prod(local[:-1]) * 128)
 
 
-def result_part(node: Node) -> Part | None:
+def result_part(node: PlanNode) -> Part | None:
     """What each core holds of a node's result, if it could stay in LX."""
     split, written = split_of(node), node.accesses[-1]
     if written is None or any(name in node.reduced for name, _, _ in split):
@@ -102,21 +96,21 @@ def result_part(node: Node) -> Part | None:
     return part(written, sizes, split)
 
 
-def _reads_own(held: Part, reader: Node, coords: Coords | None) -> bool:
+def _reads_own(held: Part, reader: PlanNode, coords: Coords | None) -> bool:
     if coords is None or reader.row.has_table:
         return False
     wanted = part(coords, {d.name: d.size for d in reader.tiles}, reader.source or split_of(reader))
     return wanted is not None and holds(held, wanted)
 
 
-def requests(graph: Graph, found: dict[str, Resident]) -> list[Request]:
+def requests(graph: PlanGraph, found: dict[str, Resident]) -> list[Request]:
     ranges = live_ranges(graph.nodes, {n for n in found if graph.buffers[n].chunked})
     parents = {node.output.buffer: parent(graph, node, found) for node in graph.nodes}
     return [Request(n, r.bytes, *ranges[n], parents[n]) for n, r in found.items()]
 
 
 def live_bytes(
-    graph: Graph,
+    graph: PlanGraph,
     found: Mapping[str, Resident],
     parts: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     span: tuple[int, int] | None = None,
@@ -141,7 +135,7 @@ def live_bytes(
     return total[:-1]
 
 
-def parent(graph: Graph, node: Node, found: Mapping[str, object]) -> str:
+def parent(graph: PlanGraph, node: PlanNode, found: Mapping[str, object]) -> str:
     """The operand whose bytes an elementwise result may take: read at the very coordinates that are written."""
     if node.row.kind is not Kind.POINTWISE or node.output.buffer not in found:
         return ""
@@ -161,7 +155,7 @@ def parent(graph: Graph, node: Node, found: Mapping[str, object]) -> str:
     return ""
 
 
-def _repair(graph: Graph, placed: set[str]) -> bool:
+def _repair(graph: PlanGraph, placed: set[str]) -> bool:
     """Undoes what only works in LX where LX had no room: replication and tile loops. True if something changed."""
     for node in graph.nodes:
         if node.source and not {node.output.buffer, *(v.buffer for v in node.loads())} <= placed:
@@ -186,7 +180,7 @@ def _repair(graph: Graph, placed: set[str]) -> bool:
     return changed
 
 
-def undo(graph: Graph, node: Node) -> None:
+def undo(graph: PlanGraph, node: PlanNode) -> None:
     """Lets the readers of a hand-over read what it moved, in memory."""
     moved, source = node.output.buffer, next(node.loads()).buffer
     for other in graph.nodes:
@@ -197,7 +191,7 @@ def undo(graph: Graph, node: Node) -> None:
     del graph.buffers[moved]
 
 
-def more_trips(graph: Graph, nodes: Sequence[Node], most: float = _MOST_TRIPS) -> bool:
+def more_trips(graph: PlanGraph, nodes: Sequence[PlanNode], most: float = _MOST_TRIPS) -> bool:
     """Makes the chunks of a tile loop smaller by at least one stick; False if they are that small already."""
     looped = [next(d for d in n.tiles if d.chunk) for n in nodes]
     grain = max(granularity(graph, n)[d.name] for n, d in zip(nodes, looped, strict=True))
@@ -214,7 +208,7 @@ def more_trips(graph: Graph, nodes: Sequence[Node], most: float = _MOST_TRIPS) -
     return True
 
 
-def unroll(graph: Graph, node: Node) -> None:
+def unroll(graph: PlanGraph, node: PlanNode) -> None:
     """Takes a node out of its tile loop: it does its whole slice at once."""
     node.loop = 0
     node.tiles = tuple(replace(d, chunk=0) for d in node.tiles)

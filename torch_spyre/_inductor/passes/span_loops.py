@@ -9,27 +9,24 @@ trips of that loop. Every element is computed as before, so the bits stay.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from torch_spyre import constants
 from torch_spyre._inductor.passes.scratchpad import more_trips
 from torch_spyre._inductor.planning import reach
 from torch_spyre._inductor.planning.candidates import granularity
 from torch_spyre._inductor.planning.ownership import Split, apply, split_of
-from torch_spyre._inductor.tilegraph.graph import Graph, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
 from torch_spyre.errors import SpanExceeded
 
 _NOTE = "runs in trips"
 
 
-def run(graph: Graph, pieces: Mapping[str, int] = MappingProxyType({})) -> Graph:
-    """`pieces` asks for trips of at most so small a part of a node's slice."""
+def run(graph: PlanGraph) -> PlanGraph:
     for number in sorted({n.loop for n in graph.nodes} - {0}):
         _shared_loop(graph, [n for n in graph.nodes if n.loop == number])
     last = max((n.loop for n in graph.nodes), default=0)
     for node in graph.nodes:
-        wanted = pieces.get(node.name, 1)
+        wanted = graph.options.parts.get(node.name, 1)
         if node.loop or node.source or (wanted == 1 and reach.excess(graph, node, _extents(node)) is None):
             continue
         extents = _trips(graph, node, wanted)
@@ -40,22 +37,22 @@ def run(graph: Graph, pieces: Mapping[str, int] = MappingProxyType({})) -> Graph
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith(_NOTE)]
 
 
-def _extents(node: Node) -> dict[str, int]:
+def _extents(node: PlanNode) -> dict[str, int]:
     return {d.name: d.chunk or d.extent for d in node.tiles}
 
 
-def _shared_loop(graph: Graph, nodes: list[Node]) -> None:
+def _shared_loop(graph: PlanGraph, nodes: list[PlanNode]) -> None:
     """Shortens the trips of a tile loop until all its nodes stay within the span."""
     while (far := next((n for n in nodes if reach.excess(graph, n, _extents(n))), None)) is not None:
         if not more_trips(graph, nodes, math.inf):
             raise _too_far(graph, far)
 
 
-def _trips(graph: Graph, node: Node, wanted: int) -> dict[str, int]:
+def _trips(graph: PlanGraph, node: PlanNode, wanted: int) -> dict[str, int]:
     """What a trip takes of each dim. Dims that move together must be cut evenly: where the split of the cores is not
     even, those dims get fewer slices, and at last all is left to one core. What lies in scratchpads stays where it is.
     """
@@ -73,7 +70,7 @@ def _trips(graph: Graph, node: Node, wanted: int) -> dict[str, int]:
     raise _too_far(graph, node)
 
 
-def _even(graph: Graph, node: Node, split: Split) -> Split:
+def _even(graph: PlanGraph, node: PlanNode, split: Split) -> Split:
     """The split with as many slices of each dim as divide it."""
     grains = granularity(graph, node)
     sizes = {d.name: d.size for d in node.tiles}
@@ -85,7 +82,7 @@ def _even(graph: Graph, node: Node, split: Split) -> Split:
     return tuple(found)
 
 
-def _too_far(graph: Graph, node: Node) -> SpanExceeded:
+def _too_far(graph: PlanGraph, node: PlanNode) -> SpanExceeded:
     found = reach.excess(graph, node, _extents(node))
     over = f"reaches over {found[0]} bytes of a tensor" if found else "is too large for one execution"
     return SpanExceeded(f"{node.name} {over}, a core over {constants.MAX_SPAN_BYTES}, and no trips are short enough")

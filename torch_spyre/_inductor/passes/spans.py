@@ -12,29 +12,30 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torch_spyre import constants, knobs
+from torch_spyre import constants
 from torch_spyre._inductor.planning.candidates import MOST_K_WAYS
 from torch_spyre._inductor.planning.matmul_dims import role
-from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre.constants import LX_BYTES, STICK_BYTES
+from torch_spyre.constants import STICK_BYTES
 from torch_spyre.ir.plan.tileops import Term
 
 _STICK = 64  # elements of k that stay together
 ROUNDING = {"float16": "fp32todl16", "bfloat16": "fp32todl16", "float32": "identity"}
 
 
-def run(graph: Graph) -> Graph:
+def run(graph: PlanGraph) -> PlanGraph:
     if any(n.row.is_matmul for n in graph.nodes):
         graph.nodes = [part for node in graph.nodes for part in _parts(graph, node)]
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {note}" for n in graph.nodes for note in n.notes if note.startswith("a part of k")]
 
 
-def _parts(graph: Graph, node: Node) -> list[Node]:
+def _parts(graph: PlanGraph, node: PlanNode) -> list[PlanNode]:
     ways = _ways(graph, node)
     if ways < 2:
         return [node]
@@ -42,7 +43,7 @@ def _parts(graph: Graph, node: Node) -> list[Node]:
     each = -(-k // (ways * _STICK)) * _STICK
     kept = tuple(d for d in node.dims if d[0] != "k")
     out = graph.buffers[node.output.buffer]
-    found: list[Node] = []
+    found: list[PlanNode] = []
     total: Load | None = None
     for number, start in enumerate(range(0, k, each)):
         size = min(each, k - start)
@@ -55,16 +56,16 @@ def _parts(graph: Graph, node: Node) -> list[Node]:
         if total is not None:
             inputs = (total, made)
             made = _wide(graph, out, node.output)
-            found.append(Node(f"{node.name}_sum{number}", "add", kept, inputs, made, origin=node.origin))
+            found.append(PlanNode(f"{node.name}_sum{number}", "add", kept, inputs, made, origin=node.origin))
         total = made
     assert total is not None
-    rounded = Node(f"{node.name}_rounded", ROUNDING[out.dtype], kept, (total,), node.output, origin=node.origin)
+    rounded = PlanNode(f"{node.name}_rounded", ROUNDING[out.dtype], kept, (total,), node.output, origin=node.origin)
     return [*found, rounded]
 
 
-def _ways(graph: Graph, node: Node) -> int:
+def _ways(graph: PlanGraph, node: PlanNode) -> int:
     """In how many parts of k the left operand stays within the span; 1 if it does anyway or the cores can cut k."""
-    out = graph.buffers[node.output.buffer]
+    out, options = graph.buffers[node.output.buffer], graph.options
     if not node.row.is_matmul or node.constants or out.dtype not in ROUNDING or not _plain(node, out):
         return 1
     sizes, left = node.sizes(), next(node.loads())
@@ -72,12 +73,12 @@ def _ways(graph: Graph, node: Node) -> int:
     reach = max(reach, STICK_BYTES * sizes["k"])  # one stick column of the right operand
     ways = -(-reach // constants.MAX_SPAN_BYTES)
     cores = 1 << (ways - 1).bit_length()  # that division would cut k over
-    partial = 4 * math.prod(n for d, n in node.dims if d != "k") // max(1, knobs.get("sencores") // cores)
-    most = min(MOST_K_WAYS, knobs.get("sencores"))
-    return 1 if cores <= most and partial <= LX_BYTES * knobs.get("dxp_lx_frac_avail") else ways
+    partial = 4 * math.prod(n for d, n in node.dims if d != "k") // max(1, options.cores // cores)
+    most = min(MOST_K_WAYS, options.cores)
+    return 1 if cores <= most and partial <= options.scratch else ways
 
 
-def _plain(node: Node, out: Buffer) -> bool:
+def _plain(node: PlanNode, out: PlanBuffer) -> bool:
     """Do both operands walk k as one dim, and does the node write all of its result, one dim along each axis?"""
     steps = [t for v in node.loads() for t in v.index.terms if t.dim == "k"]
     axes = {(s, n) for s, n in zip(out.stride, out.size, strict=True) if n > 1}
@@ -91,7 +92,7 @@ def _moved(index: Index, start: int) -> Index:
     return Index(index.terms, index.const + start * step)
 
 
-def _wide(graph: Graph, out: Buffer, written: Load) -> Load:
+def _wide(graph: PlanGraph, out: PlanBuffer, written: Load) -> Load:
     """A temporary for fp32 values of the result."""
     name = f"w{len(graph.buffers)}"
     strides: list[int] = []
@@ -99,7 +100,7 @@ def _wide(graph: Graph, out: Buffer, written: Load) -> Load:
     for n in reversed(out.size):
         strides.insert(0, step)
         step *= n
-    graph.buffers[name] = Buffer(name, "float32", out.size, tuple(strides))
+    graph.buffers[name] = PlanBuffer(name, "float32", out.size, tuple(strides))
     scale = {s: t for s, t, n in zip(out.stride, strides, out.size, strict=True) if n > 1}
     terms = tuple(Term(t.dim, scale.get(t.scale, t.scale), t.div, t.mod) for t in written.index.terms)
     return Load(name, Index(terms))

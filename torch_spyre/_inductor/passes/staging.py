@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torch_spyre._inductor.passes.scratchpad import capacity, live_bytes, residents
+from torch_spyre._inductor.passes.scratchpad import live_bytes, residents
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.ownership import REPLICA, Part, Split, apply, merge_replicas, part, split_of
-from torch_spyre._inductor.tilegraph.graph import Graph, Load, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Load
 
 Reader = tuple[int, int]  # (position of the node, number of the operand)
 
 
-def run(graph: Graph) -> Graph:
-    room = capacity()
+def run(graph: PlanGraph) -> PlanGraph:
+    room = graph.options.room
     if not room or len(graph.nodes) < 2:
         return graph
     found = residents(graph)
@@ -33,7 +34,7 @@ def run(graph: Graph) -> Graph:
                 held = part(coords, sizes, split_of(node))
                 if held is not None and held.dense and not any(held.consts):
                     groups.setdefault((value.buffer, held), []).append((i, j))
-    copies: list[tuple[int, Node]] = []
+    copies: list[tuple[int, PlanNode]] = []
     busy = live_bytes(graph, found)
     for (name, held), readers in groups.items():
         first, last = readers[0][0], readers[-1][0]
@@ -47,17 +48,17 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     return [f"{n.name}: {n.notes[0]}" for n in graph.nodes if n.name.startswith("stage_")]
 
 
-def _bytes(graph: Graph, name: str, held: Part) -> int:
+def _bytes(graph: PlanGraph, name: str, held: Part) -> int:
     layout = graph.buffers[name].layout
     assert layout is not None
     return held.elements * 128 // layout.elems_per_stick
 
 
-def _widest(graph: Graph, name: str, readers: list[Reader]) -> Reader | None:
+def _widest(graph: PlanGraph, name: str, readers: list[Reader]) -> Reader | None:
     """The reader that reads all that the others do; None if there is none.
 
     They agree on their parts, which count whole sticks: one may still read fewer elements of its last stick, or fewer
@@ -81,13 +82,13 @@ def _widest(graph: Graph, name: str, readers: list[Reader]) -> Reader | None:
     return None
 
 
-def _elements(graph: Graph, reader: Reader) -> int:
+def _elements(graph: PlanGraph, reader: Reader) -> int:
     node = graph.nodes[reader[0]]
     used = {t.dim for c in node.accesses[reader[1]] or () for t in c.terms}
     return math.prod(d.size for d in node.tiles if d.name in used)
 
 
-def _staged(graph: Graph, name: str, readers: list[Reader], widest: Reader) -> Node | None:
+def _staged(graph: PlanGraph, name: str, readers: list[Reader], widest: Reader) -> PlanNode | None:
     """The copy node, with all readers reading its result; None if it does not pay."""
     copy, split = _copy_node(graph, name, widest)
     if split is None:
@@ -111,7 +112,7 @@ def _staged(graph: Graph, name: str, readers: list[Reader], widest: Reader) -> N
     return copy
 
 
-def _copy_node(graph: Graph, name: str, reader: Reader) -> tuple[Node, Split | None]:
+def _copy_node(graph: PlanGraph, name: str, reader: Reader) -> tuple[PlanNode, Split | None]:
     """A copy of what one reader reads, on the reader's cores."""
     node = graph.nodes[reader[0]]
     load = list(node.loads())[reader[1]]
@@ -122,7 +123,7 @@ def _copy_node(graph: Graph, name: str, reader: Reader) -> tuple[Node, Split | N
     temp = f"{name}_lx{len(graph.buffers)}"
     graph.buffers[temp] = replace(source, name=temp, kind="temp", returned_as=None, placement="memory", address=0)
     dims = tuple(d for d in node.dims if any(u == d[0] or u.startswith(f"{d[0]}.") for u in used))
-    copy = Node(f"stage_{name}_{reader[0]}", "identity", dims, (load,), Load(temp, load.index), origin=node.origin)
+    copy = PlanNode(f"stage_{name}_{reader[0]}", "identity", dims, (load,), Load(temp, load.index), origin=node.origin)
     copy.tiles = tuple(d for d in node.tiles if d.name in used)
     copy.accesses = (coords, coords)
     split = merge_replicas(tuple(p if p[0] in used else (REPLICA, p[1], 1) for p in split_of(node)))

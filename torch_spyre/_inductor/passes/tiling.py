@@ -13,12 +13,11 @@ from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from torch_spyre import knobs
 from torch_spyre._inductor.passes.hinted import tiles_of
-from torch_spyre._inductor.passes.scratchpad import Resident, capacity, live_bytes, residents
+from torch_spyre._inductor.passes.scratchpad import Resident, live_bytes, residents
 from torch_spyre._inductor.planning.candidates import granularity, in_sums
 from torch_spyre._inductor.planning.ownership import REPLICA
-from torch_spyre._inductor.tilegraph.graph import Graph, Node
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
 from torch_spyre.ir.plan.tileops import Coord, Dim
 from torch_spyre.perf.device import load
 
@@ -26,11 +25,11 @@ _REREAD_LIMIT = 256 << 10  # bytes that trips may read again without asking
 _EXPECTED_TRIPS = 8
 
 
-def run(graph: Graph) -> Graph:
-    room = capacity()
+def run(graph: PlanGraph) -> PlanGraph:
+    room = graph.options.room
     hopeless: set[str] = set()
     number = 0
-    if room and any(n.hints.get("tiles") for n in graph.nodes) and not knobs.get("ignore_work_division_hints"):
+    if room and any(n.hints.get("tiles") for n in graph.nodes) and graph.options.follows_hints:
         for wanted in _asked(graph):
             number += 1
             _apply(graph, wanted, number)
@@ -48,7 +47,7 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def _asked(graph: Graph) -> list[Group]:
+def _asked(graph: PlanGraph) -> list[Group]:
     """Groups that hints ask for: runs of nodes with the same hint that hand over in LX only."""
     found, groups, i = residents(graph), [], 0
     while i < len(graph.nodes):
@@ -72,34 +71,34 @@ def _asked(graph: Graph) -> list[Group]:
     return [g for g in groups if g.trips > 1]
 
 
-def _looped(node: Node, name: str) -> list[str]:
+def _looped(node: PlanNode, name: str) -> list[str]:
     """The dims of a node called `name` that a loop may cut."""
     return [t for t in tiles_of(node, name) if t not in node.fixed()]
 
 
-def _level(node: Node, wanted: Mapping[str, int]) -> str:
+def _level(node: PlanNode, wanted: Mapping[str, int]) -> str:
     """Of nested hints the outermost that the node can follow: a loop has one dim."""
     return next((n for n in wanted if _looped(node, n)), next(iter(wanted)))
 
 
-def _alike(graph: Graph, dims: Mapping[int, str], j: int, name: str) -> bool:
+def _alike(graph: PlanGraph, dims: Mapping[int, str], j: int, name: str) -> bool:
     """Does node j cut its dim as the group before it does, so that all make the same trips?"""
     return all(_part_of(graph.nodes[i], d) == _part_of(graph.nodes[j], name) for i, d in dims.items())
 
 
-def _local(graph: Graph, found: dict[str, Resident], dims: dict[int, str], j: int) -> bool:
+def _local(graph: PlanGraph, found: dict[str, Resident], dims: dict[int, str], j: int) -> bool:
     """Does node j read what the group before it writes from LX only?"""
     written = {graph.nodes[i].output.buffer for i in dims}
     return all(v.buffer in found for v in graph.nodes[j].loads() if v.buffer in written)
 
 
-def _sized(graph: Graph, found: dict[str, Resident], group: Group, trips: int) -> Group:
+def _sized(graph: PlanGraph, found: dict[str, Resident], group: Group, trips: int) -> Group:
     group.chunked = _inside(graph, found, group)
     group.trips = min(trips, *(_units(graph, graph.nodes[i], d) for i, d in group.dims.items()))
     return group
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     lines = []
     for number in sorted({n.loop for n in graph.nodes if n.loop}):
         nodes = [n for n in graph.nodes if n.loop == number]
@@ -122,7 +121,7 @@ class Group:
     reread: int = 0  # bytes that every further trip reads again, all cores
 
 
-def _overflow(graph: Graph, found: dict[str, Resident], room: int, hopeless: set[str]) -> int | None:
+def _overflow(graph: PlanGraph, found: dict[str, Resident], room: int, hopeless: set[str]) -> int | None:
     """The first node at which more is alive than LX holds."""
     load_at = live_bytes(graph, found)
     for i, node in enumerate(graph.nodes):
@@ -131,7 +130,7 @@ def _overflow(graph: Graph, found: dict[str, Resident], room: int, hopeless: set
     return None
 
 
-def _best_group(graph: Graph, found: dict[str, Resident], at: int, room: int) -> Group | None:
+def _best_group(graph: PlanGraph, found: dict[str, Resident], at: int, room: int) -> Group | None:
     node = graph.nodes[at]
     fixed = node.fixed()
     best: tuple[tuple[int, int, int], Group] | None = None
@@ -146,7 +145,7 @@ def _best_group(graph: Graph, found: dict[str, Resident], at: int, room: int) ->
     return best[1] if best else None
 
 
-def _grow(graph: Graph, found: dict[str, Resident], at: int, dim: str) -> Group:
+def _grow(graph: PlanGraph, found: dict[str, Resident], at: int, dim: str) -> Group:
     """Extends backwards, then forwards, as long as neighbours share the dim."""
     group = Group({at: dim})
     i = at - 1
@@ -168,7 +167,7 @@ def _grow(graph: Graph, found: dict[str, Resident], at: int, dim: str) -> Group:
     return group
 
 
-def _joins(graph: Graph, found: dict[str, Resident], group: Group, i: int) -> str | None:
+def _joins(graph: PlanGraph, found: dict[str, Resident], group: Group, i: int) -> str | None:
     """The dim of node i that the loop would cut; None if it is not linked to the group, "" if it cannot join."""
     node = graph.nodes[i]
     linked: set[str] = set()
@@ -197,11 +196,11 @@ def _joins(graph: Graph, found: dict[str, Resident], group: Group, i: int) -> st
     return dim if again <= max(_REREAD_LIMIT, 2 * handed) else ""
 
 
-def _touches(node: Node, name: str) -> bool:
+def _touches(node: PlanNode, name: str) -> bool:
     return node.output.buffer == name or any(v.buffer == name for v in node.loads())
 
 
-def _part_of(node: Node, name: str) -> tuple[int, int, int]:
+def _part_of(node: PlanNode, name: str) -> tuple[int, int, int]:
     dim = next(d for d in node.tiles if d.name == name)
     return dim.size, dim.slices, dim.extent
 
@@ -216,7 +215,7 @@ def _same_dim(source: tuple[Coord, ...], target: tuple[Coord, ...], dim: str) ->
     return names.pop() if len(names) == 1 else ""
 
 
-def _independent(graph: Graph, others: Iterable[int], i: int) -> bool:
+def _independent(graph: PlanGraph, others: Iterable[int], i: int) -> bool:
     """Could node i run before those others?"""
     node = graph.nodes[i]
     reads = {v.buffer for v in node.loads()}
@@ -229,12 +228,12 @@ def _independent(graph: Graph, others: Iterable[int], i: int) -> bool:
     return True
 
 
-def reread(graph: Graph, node: Node, dim: str) -> int:
+def reread(graph: PlanGraph, node: PlanNode, dim: str) -> int:
     """What each further trip reads again from memory, as everything is placed."""
     return _reread(graph, {n for n, b in graph.buffers.items() if b.placement == "lx"}, node, dim)
 
 
-def _reread(graph: Graph, found: Container[str], node: Node, dim: str) -> int:
+def _reread(graph: PlanGraph, found: Container[str], node: PlanNode, dim: str) -> int:
     """Bytes that each trip reads from memory again because they do not depend on the looped dim, shared ones once."""
     total = 0
     sizes = {d.name: d.size for d in node.tiles}
@@ -250,7 +249,7 @@ def _reread(graph: Graph, found: Container[str], node: Node, dim: str) -> int:
     return total
 
 
-def _fit(graph: Graph, found: dict[str, Resident], group: Group, room: int) -> bool:
+def _fit(graph: PlanGraph, found: dict[str, Resident], group: Group, room: int) -> bool:
     """Finds the least number of trips with which everything alive in the group fits."""
     inside = group.chunked = _inside(graph, found, group)
     units = min(_units(graph, graph.nodes[i], d) for i, d in group.dims.items())
@@ -273,11 +272,11 @@ def _fit(graph: Graph, found: dict[str, Resident], group: Group, room: int) -> b
     return False
 
 
-def _dim(node: Node, name: str) -> Dim:
+def _dim(node: PlanNode, name: str) -> Dim:
     return next(d for d in node.tiles if d.name == name)
 
 
-def _inside(graph: Graph, found: dict[str, Resident], group: Group) -> set[str]:
+def _inside(graph: PlanGraph, found: dict[str, Resident], group: Group) -> set[str]:
     """Buffers in LX that nobody outside the group reads."""
     inside = {graph.nodes[i].output.buffer for i in group.dims} & found.keys()
     for i, node in enumerate(graph.nodes):
@@ -286,7 +285,7 @@ def _inside(graph: Graph, found: dict[str, Resident], group: Group) -> set[str]:
     return inside
 
 
-def _units(graph: Graph, node: Node, name: str) -> int:
+def _units(graph: PlanGraph, node: PlanNode, name: str) -> int:
     dim = next(d for d in node.tiles if d.name == name)
     return -(-dim.extent // granularity(graph, node)[name])
 
@@ -300,7 +299,7 @@ def _pays(group: Group, found: dict[str, Resident], room: int) -> bool:
     return extra < 2 * most * device["cores.count"] / device["memory.bandwidth"]
 
 
-def _apply(graph: Graph, group: Group, number: int) -> None:
+def _apply(graph: PlanGraph, group: Group, number: int) -> None:
     grain = max(granularity(graph, graph.nodes[j])[d] for j, d in group.dims.items())
     for i, name in group.dims.items():
         node = graph.nodes[i]

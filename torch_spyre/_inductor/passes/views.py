@@ -37,10 +37,6 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def explain(graph: Graph) -> list[str]:
-    return []
-
-
 def _stable(graph: Graph, node: Node, writes: Counter[str]) -> bool:
     """Does the copy's source keep its value for all readers of the copy?"""
     source = node.inputs[0]

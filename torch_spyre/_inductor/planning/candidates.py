@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from torch_spyre import constants, knobs
+from torch_spyre import constants
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning.cost import NodeCost
+from torch_spyre._inductor.planning.options import PlanOptions
 from torch_spyre._inductor.planning.ownership import Split, cores_of
-from torch_spyre._inductor.tilegraph.graph import Graph, Node
-from torch_spyre.constants import LX_BYTES
+from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
 from torch_spyre.ir.plan.tileops import Dim
 
 _OVER_SPAN = 1e12
@@ -23,7 +23,7 @@ MOST_K_WAYS = 8  # parts of k over the cores, where an operand spans too much
 _K_STICKS = 4  # sticks of k that each part should at least have
 
 
-def granularity(graph: Graph, node: Node) -> dict[str, int]:
+def granularity(graph: PlanGraph, node: PlanNode) -> dict[str, int]:
     """Elements that must stay together along each dim: the largest stick any operand has along it."""
     grains = {d.name: 1 for d in node.tiles}
     values = [*node.loads(), node.output]
@@ -36,13 +36,13 @@ def granularity(graph: Graph, node: Node) -> dict[str, int]:
     return grains
 
 
-def splittable(node: Node) -> list[Dim]:
+def splittable(node: PlanNode) -> list[Dim]:
     """Dims along which cores write different elements of the result."""
     fixed = node.fixed()
     return [d for d in node.tiles if d.size > 1 and d.name not in fixed]
 
 
-def in_sums(node: Node) -> set[str]:
+def in_sums(node: PlanNode) -> set[str]:
     """Dims that share a device coordinate or a linear offset with others: the back end follows the trips of a tile loop
     along those only in chunks of one size."""
     found: set[str] = set()
@@ -65,24 +65,25 @@ def cut(dim: Dim, grain: int, slices: int) -> tuple[str, int, int]:
     return dim.name, -(-units // each), each * grain
 
 
-def own(node: Node, grains: dict[str, int], cores: int, cost: NodeCost, count: int) -> list[Split]:
+def own(node: PlanNode, grains: dict[str, int], options: PlanOptions, cost: NodeCost, count: int) -> list[Split]:
     """The cheapest splits that a node would choose alone, and each single dim, which neighbours share most easily."""
     if node.row.is_matmul:
-        return best(dict.fromkeys(_matmul(node, grains, cores)), cost, count)
+        return best(dict.fromkeys(_matmul(node, grains, options)), cost, count)
     dims = sorted(splittable(node), key=lambda d: -_units(d, grains))
-    single = [_ordered(node, [cut(d, grains[d.name], cores)]) for d in dims[:3]]
-    return list(dict.fromkeys((*best(dict.fromkeys(_spread(node, dims, grains, cores)), cost, count), *single)))
+    single = [_ordered(node, [cut(d, grains[d.name], options.cores)]) for d in dims[:3]]
+    spread = dict.fromkeys(_spread(node, dims, grains, options.cores))
+    return list(dict.fromkeys((*best(spread, cost, count), *single)))
 
 
-def alone(node: Node, grains: dict[str, int], cores: int) -> list[Split]:
+def alone(node: PlanNode, grains: dict[str, int], options: PlanOptions) -> list[Split]:
     """Splits of a node that has no neighbours: few, because eager execution plans every op by itself."""
     if node.row.is_matmul:
-        return list(dict.fromkeys(_matmul(node, grains, cores)))
+        return list(dict.fromkeys(_matmul(node, grains, options)))
     dims = sorted(splittable(node), key=lambda d: -_units(d, grains))
-    return [_chain([first, *(d for d in dims if d is not first)], grains, cores, node) for first in dims[:2]]
+    return [_chain([first, *(d for d in dims if d is not first)], grains, options.cores, node) for first in dims[:2]]
 
 
-def _spread(node: Node, dims: Sequence[Dim], grains: dict[str, int], cores: int) -> Iterable[Split]:
+def _spread(node: PlanNode, dims: Sequence[Dim], grains: dict[str, int], cores: int) -> Iterable[Split]:
     yield ()
     for first in dims[:3]:
         yield _chain([first, *(d for d in dims if d is not first)], grains, cores, node)
@@ -92,7 +93,7 @@ def _spread(node: Node, dims: Sequence[Dim], grains: dict[str, int], cores: int)
                                   cut(dims[1], grains[dims[1].name], cores // share)])  # fmt: skip
 
 
-def _chain(dims: Sequence[Dim], grains: dict[str, int], cores: int, node: Node) -> Split:
+def _chain(dims: Sequence[Dim], grains: dict[str, int], cores: int, node: PlanNode) -> Split:
     """Cuts the dims in turn until the cores are used up."""
     result = []
     for dim in dims:
@@ -104,7 +105,7 @@ def _chain(dims: Sequence[Dim], grains: dict[str, int], cores: int, node: Node) 
     return _ordered(node, result)
 
 
-def _ordered(node: Node, pieces: Iterable[tuple[str, int, int]]) -> Split:
+def _ordered(node: PlanNode, pieces: Iterable[tuple[str, int, int]]) -> Split:
     """Core digits in the order of the result's device dims, so that neighbours that cut alike agree on the cores."""
     position = {d.name: i + 100 for i, d in enumerate(node.tiles)}
     for axis, coord in reversed(list(enumerate(node.accesses[-1] or ()))):
@@ -116,30 +117,31 @@ def _powers(limit: int) -> list[int]:
     return sorted({1 << i for i in range(limit.bit_length()) if 1 << i <= limit} | {limit})
 
 
-def keeps_sums(node: Node, grains: dict[str, int], cores: int, split: Split) -> bool:
+def keeps_sums(node: PlanNode, grains: dict[str, int], options: PlanOptions, split: Split) -> bool:
     """Whether a split adds up a matmul in the order that its shape alone gives, whatever its neighbours would like."""
     if not node.row.is_matmul:
         return True
     ways = math.prod(slices for name, slices, _ in split if name in node.reduced)
-    allowed = _k_ways(*_matmul_parts(node, grains), cores)
-    return ways in allowed or (ways == 1 and not any(_matmul(node, grains, cores)))
+    allowed = _k_ways(*_matmul_parts(node, grains), options.cores)
+    return ways in allowed or (ways == 1 and not any(_matmul(node, grains, options)))
 
 
-def _matmul_parts(node: Node, grains: dict[str, int]) -> tuple[dict[str, list[Dim]], dict[str, int]]:
+def _matmul_parts(node: PlanNode, grains: dict[str, int]) -> tuple[dict[str, list[Dim]], dict[str, int]]:
     """Dims of batch, rows, columns and k, and how many sticks or elements each has."""
     parts = {kind: [d for d in node.tiles if d.name.split(".")[0].rstrip("0123456789") == kind] for kind in "bmnk"}
     return parts, {kind: math.prod(-(-d.size // grains[d.name]) for d in dims) for kind, dims in parts.items()}
 
 
-def _matmul(node: Node, grains: dict[str, int], cores: int) -> Iterable[Split]:
+def _matmul(node: PlanNode, grains: dict[str, int], options: PlanOptions) -> Iterable[Split]:
     """Batch x rows x columns x k: all powers of two, with the columns taking what is left."""
+    cores = options.cores
     parts, units = _matmul_parts(node, grains)
     for k in _k_ways(parts, units, cores):
         for b in _powers(min(cores // k, units["b"])):
             for m in _powers(min(cores // (k * b), units["m"])):
                 shares = {"b": b, "m": m, "n": cores // (k * b * m), "k": k}
                 pieces = [p for kind, share in shares.items() for p in _over(parts[kind], share, grains)]
-                if k == 1 or _partial_bytes(pieces) <= LX_BYTES * knobs.get("dxp_lx_frac_avail"):
+                if k == 1 or _partial_bytes(pieces) <= options.scratch:
                     yield _ordered(node, pieces)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch_spyre._inductor.planning.matmul_dims import ordered
 from torch_spyre._inductor.planning.ownership import REPLICA, Split, cores_of
-from torch_spyre._inductor.tilegraph.graph import Graph, Layout, Node
+from torch_spyre._inductor.planning.plan_graph import Layout, PlanGraph, PlanNode
 from torch_spyre.backend.program.isa import Space
 from torch_spyre.formats import BYTES, CODE
 from torch_spyre.ir.plan.tileops import Coord
@@ -41,7 +41,7 @@ class _Access:
 class NodeCost:
     """Prices of one node under any split and any residency of its operands."""
 
-    def __init__(self, graph: Graph, node: Node, device: Device | None = None) -> None:
+    def __init__(self, graph: PlanGraph, node: PlanNode, device: Device | None = None) -> None:
         self.device = device or load()
         self.node = node
         tiles = ordered(node.tiles) if node.row.is_matmul else node.tiles
@@ -187,7 +187,7 @@ def _linear(layout: Layout, sizes: Mapping[str, int]) -> _Access:
     return _Access((), tuple(sizes), BYTES[layout.format], True)
 
 
-def _kind(node: Node) -> str:
+def _kind(node: PlanNode) -> str:
     if node.row.is_matmul:
         return "matmul"
     if node.reduced:
@@ -195,7 +195,7 @@ def _kind(node: Node) -> str:
     return "copy" if node.row.is_move else "vop"
 
 
-def _pattern(node: Node, source: Stream, target: Stream) -> str:
+def _pattern(node: PlanNode, source: Stream, target: Stream) -> str:
     """As the survey of a program sees it: another dim in the sticks, or sticks in another order."""
     if not (source.in_memory and target.in_memory) or not (source.order and target.order):
         return "same"

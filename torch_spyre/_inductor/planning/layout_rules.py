@@ -16,7 +16,8 @@ from typing import Any
 from torch_spyre._inductor.passes.coordinates import Conflict, refine, stick_dims, stick_form
 from torch_spyre._inductor.passes.indirect import by_offset, direct, table_sizes, with_bounds
 from torch_spyre._inductor.planning.matmul_dims import whole_k
-from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node, Value
+from torch_spyre._inductor.planning.plan_graph import Layout, PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Const, Load, Value
 from torch_spyre._inductor.tilegraph.index import Index, decompose
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.plan.tileops import Coord, Term
@@ -31,7 +32,7 @@ class Rejected(UnsupportedOp):
     is no plan for the graph."""
 
 
-def make_layout(buffer: Buffer, order: Sequence[int]) -> Layout:
+def make_layout(buffer: PlanBuffer, order: Sequence[int]) -> Layout:
     """The layout rule: dims in `order`, the last one in the stick; a trailing -1 puts one element in each stick."""
     import torch
 
@@ -43,7 +44,7 @@ def make_layout(buffer: Buffer, order: Sequence[int]) -> Layout:
     return from_stl(stl)
 
 
-def _joined_layout(buffer: Buffer, order: Sequence[int]) -> Layout:
+def _joined_layout(buffer: PlanBuffer, order: Sequence[int]) -> Layout:
     """For more dims than the layout rule covers: dims that lie in a row in the host tensor count as one."""
     import torch
 
@@ -72,7 +73,7 @@ def from_stl(stl: object) -> Layout:
     return Layout(tuple(stl.device_size), tuple(stl.stride_map), stl.device_dtype.name)  # type: ignore[attr-defined]
 
 
-def coordinates(buffer: Buffer, index: Index, sizes: dict[str, int]) -> Coords | None:
+def coordinates(buffer: PlanBuffer, index: Index, sizes: dict[str, int]) -> Coords | None:
     """Device coordinates of an access, or None if they do not separate."""
     assert buffer.layout is not None
     coords = decompose(index.shifted(buffer.offset), buffer.layout.axes(), sizes)
@@ -82,12 +83,12 @@ def coordinates(buffer: Buffer, index: Index, sizes: dict[str, int]) -> Coords |
 CHOICE = "restickify"  # how notes about choices begin
 
 
-def assign(graph: Graph, choices: Mapping[object, str] | None = None) -> Graph:
+def assign(graph: PlanGraph, choices: Mapping[object, str] | None = None) -> PlanGraph:
     """Gives layouts node by node: each result takes the stick of its operands, or what `choices` say of its form."""
     return Layouts(graph, choices or {}).run()
 
 
-def form(graph: Graph, node: Node) -> object:
+def form(graph: PlanGraph, node: PlanNode) -> object:
     """What a choice is about: nodes alike in this choose alike, in every layer of a model."""
     out = graph.buffers[node.output.buffer]
     operands = tuple((graph.buffers[v.buffer].kind, graph.buffers[v.buffer].size, v.index) for v in node.loads())
@@ -97,14 +98,14 @@ def form(graph: Graph, node: Node) -> object:
 class Layouts:
     """Gives layouts to the nodes of a graph one after the other; copies stand before the nodes that need them."""
 
-    def __init__(self, graph: Graph, choices: Mapping[object, str]) -> None:
+    def __init__(self, graph: PlanGraph, choices: Mapping[object, str]) -> None:
         self.graph, self.choices = graph, choices
         self.forms = {n.name: form(graph, n) for n in graph.nodes} if choices else {}
-        self.nodes: list[Node] = []
+        self.nodes: list[PlanNode] = []
         self.copies: dict[tuple[object, ...], Load] = {}
         self.copied: dict[str, list[tuple[object, ...]]] = {}  # buffer -> keys of its copies
 
-    def run(self) -> Graph:
+    def run(self) -> PlanGraph:
         for node in self.graph.nodes:
             self._plan(node)
             for key in self.copied.pop(node.output.buffer, ()):
@@ -115,7 +116,7 @@ class Layouts:
                 buffer.layout = make_layout(buffer, list(range(len(buffer.size))))
         return self.graph
 
-    def _plan(self, node: Node) -> None:
+    def _plan(self, node: PlanNode) -> None:
         buffer = self.graph.buffers[node.output.buffer]
         if buffer.layout is None:
             buffer.layout = self._choose(node, buffer)
@@ -131,7 +132,7 @@ class Layouts:
 
     # Choosing the layout of a result
 
-    def _choose(self, node: Node, buffer: Buffer) -> Layout:
+    def _choose(self, node: PlanNode, buffer: PlanBuffer) -> Layout:
         rank = len(buffer.size)
         if rank == 0:
             return make_layout(buffer, [])
@@ -144,7 +145,7 @@ class Layouts:
         everything = list(range(rank))
         if rank > _MAX_RANK and node.row.is_copy:  # as a fresh tensor of that rank: flat over the range it spans
             span = 1 + sum((n - 1) * s for n, s in zip(buffer.size, buffer.stride, strict=True))
-            return make_layout(Buffer(buffer.name, buffer.dtype, (span,), (1,)), [0])
+            return make_layout(PlanBuffer(buffer.name, buffer.dtype, (span,), (1,)), [0])
         if stick == _SPARSE:
             return make_layout(buffer, [*everything, -1])
         position = rank - 1
@@ -153,14 +154,14 @@ class Layouts:
                 position = i
         return make_layout(buffer, self._order(buffer, position))
 
-    def _chosen(self, node: Node, buffer: Buffer) -> str | None:
+    def _chosen(self, node: PlanNode, buffer: PlanBuffer) -> str | None:
         """The stick dim that was chosen for the node, _SPARSE if it is a reduced one; None without a choice."""
         wanted = self.choices.get(self.forms.get(node.name))
         if wanted is None or buffer.kind != "temp":
             return None
         return _SPARSE if wanted in node.reduced else wanted
 
-    def _order(self, buffer: Buffer, stick: int) -> list[int]:
+    def _order(self, buffer: PlanBuffer, stick: int) -> list[int]:
         """Dim order of a result. The rows of a temporary follow each other: its other dims come from outside, and each
         entry of a batch is one run of sticks. Results that callers see keep the order of fresh tensors."""
         others = [i for i in range(len(buffer.size)) if i != stick]
@@ -168,7 +169,7 @@ class Layouts:
             others = [others[-1], *others[:-1]]
         return [*others, stick]
 
-    def _stick_dim(self, node: Node) -> str:
+    def _stick_dim(self, node: PlanNode) -> str:
         """The dim inside the sticks of the result; _SPARSE for one value per stick, "" for no wish."""
         if node.row.is_matmul:
             return "n"
@@ -198,7 +199,7 @@ class Layouts:
             return _SPARSE
         return ""
 
-    def _only_vectors(self, node: Node, wishes: Sequence[str]) -> bool:
+    def _only_vectors(self, node: PlanNode, wishes: Sequence[str]) -> bool:
         """Are all operands that have a wish far smaller than the result, whose last dim none of them has?
 
         Re-laying them costs less than a result that no other tensor matches.
@@ -211,7 +212,7 @@ class Layouts:
         last = {t.dim for t in host[-1].terms} if host else set()
         return bool(last) and not last & set(wishes) and largest * 32 <= buffer.numel
 
-    def _cheapest(self, node: Node, wishes: Sequence[str]) -> str:
+    def _cheapest(self, node: PlanNode, wishes: Sequence[str]) -> str:
         """Of the dims that operands have in their sticks, the one that leaves the fewest bytes to re-lay; the result's
         last dim among equals, because most tensors have that."""
         prices = {dim: sum(self._copy_bytes(node, load, dim) for load in node.loads()) for dim in wishes}
@@ -223,7 +224,7 @@ class Layouts:
         node.notes.append(f"{best} in the sticks: {prices[best]} bytes to re-lay ({others})")
         return best
 
-    def _copy_bytes(self, node: Node, load: Load, stick: str) -> int:
+    def _copy_bytes(self, node: PlanNode, load: Load, stick: str) -> int:
         """What re-laying an operand for this stick dim would move; nothing if it fits or has been re-laid before."""
         buffer = self.graph.buffers[load.buffer]
         if buffer.kind == "scalar" or buffer.layout is None:
@@ -235,7 +236,7 @@ class Layouts:
 
     # Feeding operands
 
-    def _writable(self, node: Node, buffer: Buffer) -> bool:
+    def _writable(self, node: PlanNode, buffer: PlanBuffer) -> bool:
         """Can the node store straight into this (mutated) buffer?"""
         coords = coordinates(buffer, node.output.index, node.result_sizes())
         if coords is None or not stick_form(coords, buffer.layout):
@@ -245,13 +246,13 @@ class Layouts:
         wanted = self._stick_dim(node)
         return stick_dims(coords) == ([wanted] if wanted and wanted != _SPARSE else [])
 
-    def _write_through_copy(self, node: Node, target: Buffer) -> Node:
+    def _write_through_copy(self, node: PlanNode, target: PlanBuffer) -> PlanNode:
         """Computes into a temporary and copies it into the target; returns the copy."""
         sizes = node.result_sizes()
         dims = tuple((d, sizes[d]) for d, _ in node.dims if d not in node.reduced)
         temp = self._temp(dims, target.dtype)
         self._plan(replace(node, output=temp))
-        return Node(f"{node.name}_into", "identity", dims, (temp,), node.output, origin=node.origin)
+        return PlanNode(f"{node.name}_into", "identity", dims, (temp,), node.output, origin=node.origin)
 
     def _temp(self, dims: tuple[tuple[str, int], ...], dtype: str) -> Load:
         size = tuple(n for _, n in dims)
@@ -261,10 +262,10 @@ class Layouts:
             strides.insert(0, step)
             step *= n
         name = f"c{len(self.graph.buffers)}"
-        self.graph.buffers[name] = Buffer(name, dtype, size, tuple(strides))
+        self.graph.buffers[name] = PlanBuffer(name, dtype, size, tuple(strides))
         return Load(name, Index(tuple(Term(d, s) for (d, n), s in zip(dims, strides, strict=True) if n > 1)))
 
-    def _wanted(self, node: Node, operand: int) -> str:
+    def _wanted(self, node: PlanNode, operand: int) -> str:
         """The stick dim that this operand must have if it varies along it."""
         if node.row.is_matmul:
             return ("k", "n")[operand]
@@ -282,7 +283,7 @@ class Layouts:
             raise Rejected(f"{node.name}: result index {node.output.index} does not separate in {buffer.layout}")
         return (stick_dims(coords) or [""])[0]
 
-    def _feed(self, node: Node) -> None:
+    def _feed(self, node: PlanNode) -> None:
         inputs = list(node.inputs)
         for i, value in enumerate(inputs):
             if not isinstance(value, Load):
@@ -296,13 +297,13 @@ class Layouts:
                 inputs[i] = self._copy(node, value, wanted)
         node.inputs = tuple(inputs)
 
-    def _keeps_rule(self, coords: Coords | None, buffer: Buffer, load: Load, wanted: str) -> bool:
+    def _keeps_rule(self, coords: Coords | None, buffer: PlanBuffer, load: Load, wanted: str) -> bool:
         if coords is None or not stick_form(coords, buffer.layout):
             return False
         inside = stick_dims(coords)
         return inside == ([wanted] if wanted in load.index.dims else [])
 
-    def _copy(self, node: Node, load: Load, stick: str) -> Load:
+    def _copy(self, node: PlanNode, load: Load, stick: str) -> Load:
         """A copy of the operand, laid out over the node's dims with `stick` innermost.
 
         A dim that the operand follows in steps only (query heads that share a key) is copied once for each step.
@@ -326,7 +327,7 @@ class Layouts:
         buffer = self.graph.buffers[temp.buffer]
         names = [d for d, _ in dims]
         buffer.layout = self._copy_layout(buffer, names, stick)
-        copy = Node(f"{node.name}_copy_{load.buffer}", "ReStickifyOpHBM", dims, (load,), temp, origin=node.origin)
+        copy = PlanNode(f"{node.name}_copy_{load.buffer}", "ReStickifyOpHBM", dims, (load,), temp, origin=node.origin)
         copy.notes.append(f"{load.buffer} re-laid with {stick or 'one value'} in the stick for {node.name}")
         try:
             self._finish_copy(copy)
@@ -342,12 +343,12 @@ class Layouts:
         self.copies[key] = Load(temp.buffer, temp.index.rename(rename))
         return temp
 
-    def _copy_layout(self, buffer: Buffer, names: Sequence[str], stick: str) -> Layout:
+    def _copy_layout(self, buffer: PlanBuffer, names: Sequence[str], stick: str) -> Layout:
         if stick in names:
             return make_layout(buffer, self._order(buffer, names.index(stick)))
         return make_layout(buffer, [*range(len(names)), -1] if names else [])
 
-    def _copy_key(self, node: Node, load: Load, stick: str) -> tuple[tuple[object, ...], dict[str, str]]:
+    def _copy_key(self, node: PlanNode, load: Load, stick: str) -> tuple[tuple[object, ...], dict[str, str]]:
         """What identifies a copy of an operand whatever its dims are called, and the names that it uses instead."""
         dims = [d for d in node.dims if d[0] in load.index.dims]
         rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
@@ -355,16 +356,16 @@ class Layouts:
 
     # Final coordinates
 
-    def _accesses(self, node: Node) -> list[Coords | None]:
+    def _accesses(self, node: PlanNode) -> list[Coords | None]:
         """Device coordinates of every load and of the result; a launch scalar has none to walk."""
         loads = [self._walked(node, v) for v in node.loads()]
         return [*loads, coordinates(self.graph.buffers[node.output.buffer], node.output.index, node.result_sizes())]
 
-    def _walked(self, node: Node, value: Load) -> Coords | None:
+    def _walked(self, node: PlanNode, value: Load) -> Coords | None:
         buffer = self.graph.buffers[value.buffer]
         return () if buffer.kind == "scalar" else coordinates(buffer, value.index, node.sizes())
 
-    def _joins(self, node: Node) -> bool:
+    def _joins(self, node: PlanNode) -> bool:
         """Do all operands walk the pieces of k at one pitch, so that they are one dim after all?"""
         layouts = self._layouts(node)
         if any(c is None or layout is None for c, layout in zip(node.accesses, layouts, strict=True)):
@@ -372,7 +373,7 @@ class Layouts:
         accesses = [(layout.device_size, c) for c, layout in zip(node.accesses, layouts, strict=True) if c and layout]
         return whole_k(accesses, node.tiles) is not None
 
-    def _finish(self, node: Node) -> None:
+    def _finish(self, node: PlanNode) -> None:
         """Refines the dims so that every coordinate is a plain dim or a stick pair."""
         reduced = node.reduced
         try:
@@ -392,7 +393,7 @@ class Layouts:
             raise Rejected(f"{node.name} runs along dim {node.along}, which its operands cut ({node.origin})")
         self.nodes.append(node)
 
-    def _refine(self, node: Node) -> None:
+    def _refine(self, node: PlanNode) -> None:
         """The last attempt: operands have been re-laid as far as that goes."""
         try:
             refine(node, self._accesses(node), self._layouts(node))
@@ -400,7 +401,7 @@ class Layouts:
             message = f"{node.name} cuts dim {conflict.dim} at places that do not nest ({node.origin})"
             raise Rejected(message) from None
 
-    def _whole(self, node: Node, dim: str) -> None:
+    def _whole(self, node: PlanNode, dim: str) -> None:
         """A contraction or a scan runs over one dim: re-lay each operand that cuts `dim` anywhere but at its stick."""
         inputs = list(node.inputs)
         for i, value in enumerate(inputs):
@@ -414,7 +415,7 @@ class Layouts:
                 inputs[i] = self._copy(node, value, self._wanted(node, i))
         node.inputs = tuple(inputs)
 
-    def _resolve(self, node: Node, dim: str) -> None:
+    def _resolve(self, node: PlanNode, dim: str) -> None:
         """Operands tile `dim` differently: re-lay each one that cuts it anywhere but at its stick."""
         inputs = list(node.inputs)
         for i, value in enumerate(inputs):
@@ -424,7 +425,7 @@ class Layouts:
 
     # Gathers and scatters
 
-    def _finish_table(self, node: Node) -> None:
+    def _finish_table(self, node: PlanNode) -> None:
         """Finds the index tensors of the table's device dims; other operands only have to separate."""
         if self._addressed(node):
             return
@@ -436,7 +437,7 @@ class Layouts:
                 return
         raise Rejected(f"{node.name} cuts its dims at places that do not nest ({node.origin})")
 
-    def _addressed(self, node: Node) -> bool:
+    def _addressed(self, node: PlanNode) -> bool:
         gathers = node.row.kind is Kind.GATHER
         access = next(node.loads()) if gathers else node.output
         table = self.graph.buffers[access.buffer]
@@ -463,7 +464,7 @@ class Layouts:
             return True
         return False
 
-    def _flat(self, node: Node, load: Load) -> Load:
+    def _flat(self, node: PlanNode, load: Load) -> Load:
         """A copy of a whole table as one dim, which two indices address, the stick and the lane."""
         source = self.graph.buffers[load.buffer]
         if source.numel != source.span:
@@ -480,20 +481,20 @@ class Layouts:
             flat = self.graph.buffers[temp.buffer]
             flat.layout = make_layout(flat, [0])
             name, into = f"{node.name}_flat_{load.buffer}", Load(temp.buffer, whole)
-            self._finish_copy(Node(name, "identity", dims, (Load(load.buffer, whole),), into, origin=node.origin))
+            self._finish_copy(PlanNode(name, "identity", dims, (Load(load.buffer, whole),), into, origin=node.origin))
             self.copied.setdefault(load.buffer, []).append(key)
             self.copies[key] = temp
         return Load(self.copies[key].buffer, load.index)
 
-    def _integers(self, node: Node, op: str, inputs: Sequence[Value], dtype: str) -> Load:
+    def _integers(self, node: PlanNode, op: str, inputs: Sequence[Value], dtype: str) -> Load:
         """The result of an operation on index tensors, over the dims that it depends on."""
         names = {d for v in inputs if not isinstance(v, Const) for d in v.index.dims}
         dims = tuple(d for d in node.dims if d[0] in names)
         temp = self._temp(dims, dtype)
-        self._plan(Node(f"{node.name}_{op}_{temp.buffer}", op, dims, tuple(inputs), temp, origin=node.origin))
+        self._plan(PlanNode(f"{node.name}_{op}_{temp.buffer}", op, dims, tuple(inputs), temp, origin=node.origin))
         return temp
 
-    def _separated(self, node: Node, value: Any) -> Any:
+    def _separated(self, node: PlanNode, value: Any) -> Any:
         """The operand, or a copy of it where its device coordinates do not separate."""
         if not isinstance(value, Load) or self.graph.buffers[value.buffer].kind == "scalar":
             return value
@@ -503,10 +504,10 @@ class Layouts:
             return value
         return self._copy(node, value, value.index.dims[-1] if value.index.dims else "")
 
-    def _layouts(self, node: Node) -> list[Layout | None]:
+    def _layouts(self, node: PlanNode) -> list[Layout | None]:
         return [self.graph.buffers[v.buffer].layout for v in (*node.loads(), node.output)]
 
-    def _finish_copy(self, node: Node) -> None:
+    def _finish_copy(self, node: PlanNode) -> None:
         """A copy may walk either side by linear offset, and does where the two sides tile a dim differently."""
         layouts = self._layouts(node)
         both: list[Coords | None] = [
@@ -528,7 +529,7 @@ class Layouts:
         raise Rejected(f"{node.name} cuts dim {conflict.dim} at places that do not nest ({node.origin})")
 
 
-def _whole_digits(index: Index, dims: tuple[tuple[str, int], ...], source: Buffer) -> tuple[tuple[str, int], ...]:
+def _whole_digits(index: Index, dims: tuple[tuple[str, int], ...], source: PlanBuffer) -> tuple[tuple[str, int], ...]:
     """The dims with sizes rounded up to whole periods of their digits; unchanged if that leaves the source."""
     sizes = dict(dims)
     for d in index.dims:

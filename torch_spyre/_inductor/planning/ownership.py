@@ -13,7 +13,7 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torch_spyre._inductor.tilegraph.graph import Node
+from torch_spyre._inductor.planning.plan_graph import PlanNode
 from torch_spyre._inductor.tilegraph.index import term_range
 from torch_spyre.ir.plan.tileops import Coord, Dim
 
@@ -40,7 +40,7 @@ class Part:
         return math.prod(self.extents)
 
 
-def split_of(node: Node) -> Split:
+def split_of(node: PlanNode) -> Split:
     """The split that a node's tiles carry."""
     dims = {d.name: d for d in node.tiles}
     return tuple((name, dims[name].slices, dims[name].extent) for name in node.core_order)
@@ -50,7 +50,7 @@ def cores_of(split: Split) -> int:
     return math.prod(slices for _, slices, _ in split)
 
 
-def apply(node: Node, split: Split) -> None:
+def apply(node: PlanNode, split: Split) -> None:
     """Writes a split into the node's tiles. Replication is a dim of its own that no access uses."""
     cut = {name: (slices, extent) for name, slices, extent in split}
     tiles = [

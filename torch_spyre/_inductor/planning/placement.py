@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from torch_spyre._inductor.tilegraph.graph import Node
+from torch_spyre._inductor.planning.plan_graph import PlanNode
 from torch_spyre.constants import STICK_BYTES
 
 
@@ -82,7 +82,7 @@ def _in_place(
     return None if taken else at
 
 
-def live_ranges(nodes: Sequence[Node], chunked: Collection[str] = ()) -> dict[str, tuple[int, int]]:
+def live_ranges(nodes: Sequence[PlanNode], chunked: Collection[str] = ()) -> dict[str, tuple[int, int]]:
     """Buffer -> (first write, last use) as positions in the node list.
 
     What a tile loop touches lives through all its trips, except buffers that hold one trip's part only.
@@ -97,7 +97,7 @@ def live_ranges(nodes: Sequence[Node], chunked: Collection[str] = ()) -> dict[st
     return ranges
 
 
-def loop_bounds(nodes: Sequence[Node]) -> dict[int, tuple[int, int]]:
+def loop_bounds(nodes: Sequence[PlanNode]) -> dict[int, tuple[int, int]]:
     """Tile loop -> positions of its first and last node."""
     bounds: dict[int, tuple[int, int]] = {}
     for i, node in enumerate(nodes):

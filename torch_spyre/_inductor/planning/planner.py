@@ -2,7 +2,7 @@
 """TileGraph + the layouts of its inputs -> planned kernel.
 
 Enters: a layout-free graph and, for each input, its storage layout and offset. Leaves: a `tileops.Kernel` with the
-layouts of its outputs. Planning is deterministic: the same graph, layouts and knobs give the same kernel.
+layouts of its outputs. Planning is deterministic: the same graph, layouts and options give the same kernel.
 
 A kernel is planned so that it can be displaced, if that is possible: its arguments end with the last byte that the
 input's view touches, and a launch may begin further on in the storage (`_C.view_start`).
@@ -13,9 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from torch_spyre import knobs
 from torch_spyre._inductor.passes import (
     dedup,
     handover,
@@ -32,8 +30,10 @@ from torch_spyre._inductor.passes import (
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning import view_ends
 from torch_spyre._inductor.planning.matmul_dims import normalised
+from torch_spyre._inductor.planning.options import PlanOptions
 from torch_spyre._inductor.planning.placement import loop_bounds
-from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Layout, Load, Node, Position
+from torch_spyre._inductor.planning.plan_graph import InputSpec, PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.tilegraph.graph import Const, Graph, Load, Position
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.plan.tileops import (
@@ -53,7 +53,8 @@ from torch_spyre.ir.plan.tileops import (
     TileOp,
 )
 
-PASSES = (dedup, views, hinted, spans, parts, pieces, layouts, residency, span_loops, pool)
+GRAPH_PASSES = (dedup, views)  # these need no layouts
+PASSES = (hinted, spans, parts, pieces, layouts, residency, span_loops, pool)
 COMPUTED = (
     "SEN169_FP16",
     "IEEE_FP32",
@@ -76,23 +77,14 @@ def _scalar_format(kind: str) -> str:
 
 
 @dataclass(frozen=True)
-class InputSpec:
-    """What planning needs to know of one input tensor. A launch scalar has no layout."""
-
-    layout: Layout | None
-    offset: int = 0
-    names: tuple[str, ...] = ()  # of the dims, where the user named them
-
-
-@dataclass(frozen=True)
 class Plan:
     """A planned kernel, its graph, and what each launch argument is: ("input", i), ("output", j) or ("pool", 0)."""
 
     kernel: Kernel
-    graph: Graph
+    graph: PlanGraph
     bindings: tuple[tuple[str, int], ...]
     scalars: tuple[tuple[int, str], ...]  # (input index, kind: see `_scalar_kind`)
-    outputs: tuple[Buffer, ...]  # freshly allocated results, in order
+    outputs: tuple[PlanBuffer, ...]  # freshly allocated results, in order
     pool_bytes: int
     displaced: bool = False  # may a launch move the inputs as `_C.view_start` says?
 
@@ -101,14 +93,25 @@ def plan(
     graph: Graph,
     inputs: Sequence[InputSpec],
     displaced: bool = True,
-    shares: Mapping[str, int] = MappingProxyType({}),
+    options: PlanOptions | None = None,
 ) -> Plan:
-    """The plan. `displaced` says whether it may become one that launches can move along its inputs, `shares` of nodes
-    in how many parts a core does its slice, at least."""
+    """The plan under these options, or those that the knobs give. `displaced` says whether it may become one that
+    launches can move along its inputs."""
+    _check(graph, inputs)
+    extents = view_ends.extents(graph, inputs) if displaced else None
     graph = graph.clone()
+    for early in GRAPH_PASSES:
+        graph = early.run(graph)
+    planned = PlanGraph.of(graph, inputs, options)
+    for stage in PASSES:
+        planned = stage.run(planned)
+    return _Finalizer(planned, extents).plan()
+
+
+def _check(graph: Graph, inputs: Sequence[InputSpec]) -> None:
+    """Can the card compute with these inputs?"""
     for name, spec in zip(graph.inputs, inputs, strict=True):
         buffer = graph.buffers[name]
-        buffer.layout, buffer.offset, buffer.names = spec.layout, spec.offset, spec.names
         if spec.layout is None and buffer.kind != "scalar":
             raise UnsupportedOp(f"input {name} of {graph.name} has no device layout: it is not on the card")
         if spec.layout is not None and spec.layout.format not in COMPUTED:
@@ -116,13 +119,9 @@ def plan(
                 f"{graph.name}: {buffer.dtype} ({spec.layout.format}) can be stored on the card but not computed with; "
                 "convert it to int32 or float16 on the host first"
             )
-    extents = view_ends.extents(graph) if displaced else None
-    for stage in PASSES:
-        graph = stage.run(graph, shares) if stage is span_loops else stage.run(graph)
-    return _Finalizer(graph, extents).plan()
 
 
-def explain(graph: Graph) -> list[str]:
+def explain(graph: PlanGraph) -> list[str]:
     """Every pass's own account of what it chose."""
     lines = []
     for stage in PASSES:
@@ -134,7 +133,7 @@ def explain(graph: Graph) -> list[str]:
 class _Finalizer:
     """Turns a planned graph into tile operations over numbered launch arguments."""
 
-    def __init__(self, graph: Graph, extents: Mapping[str, tuple[int, ...]] | None) -> None:
+    def __init__(self, graph: PlanGraph, extents: Mapping[str, tuple[int, ...]] | None) -> None:
         self.graph = graph
         self.extents = extents or {}
         self.displaced = extents is not None
@@ -153,7 +152,7 @@ class _Finalizer:
             tuple(self.args),
             ops,
             scalars=tuple(_scalar_format(kind) for _, kind in self.scalars),
-            cores=knobs.get("sencores"),
+            cores=self.graph.options.cores,
             loops=self._loops(),
             lx_scratch_base=self._lx_top(),
         )
@@ -217,7 +216,7 @@ class _Finalizer:
             return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, 0, arg, extent=extent)
         return Tensor(name, b.layout.format, Space.MEMORY, b.layout.device_size, b.address, self.pool)
 
-    def _access(self, node: Node, load: Load, coords: tuple[Coord, ...] | None) -> Operand | LinearOperand:
+    def _access(self, node: PlanNode, load: Load, coords: tuple[Coord, ...] | None) -> Operand | LinearOperand:
         buffer = self.graph.buffers[load.buffer]
         if coords is not None:
             return Operand(self._tensor(load.buffer, any(c.index >= 0 for c in coords)), coords)
@@ -227,7 +226,7 @@ class _Finalizer:
         strides = tuple(s if n > 1 else -1 for s, n in buffer.layout.axes())
         return LinearOperand(self._tensor(load.buffer), offset, strides)
 
-    def _op(self, node: Node) -> TileOp:
+    def _op(self, node: PlanNode) -> TileOp:
         accesses = iter(node.accesses)
         inputs: list[Input] = []
         for value in node.inputs:

@@ -16,7 +16,7 @@ from torch_spyre import constants
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning.candidates import granularity, in_sums
 from torch_spyre._inductor.planning.ownership import REPLICA
-from torch_spyre._inductor.tilegraph.graph import Graph, Layout, Node
+from torch_spyre._inductor.planning.plan_graph import Layout, PlanGraph, PlanNode
 from torch_spyre.constants import STICK_BYTES
 from torch_spyre.ir.plan.tileops import Coord, Term
 from torch_spyre.optable import Kind
@@ -24,7 +24,7 @@ from torch_spyre.optable import Kind
 Operand = tuple[int, Layout, tuple[Coord, ...] | None, Coord]  # number, layout, device coordinates, linear offset
 
 
-def operands(graph: Graph, node: Node) -> Iterator[Operand]:
+def operands(graph: PlanGraph, node: PlanNode) -> Iterator[Operand]:
     """Operands in memory that are larger than the span; a shorter one cannot be too long."""
     for i, (value, coords) in enumerate(zip((*node.loads(), node.output), node.accesses, strict=True)):
         buffer = graph.buffers[value.buffer]
@@ -71,13 +71,13 @@ def _linear_reach(layout: Layout, strides: list[int], offset: Coord, extents: Ma
     return total
 
 
-def excess(graph: Graph, node: Node, extents: Mapping[str, int]) -> tuple[int, Operand] | None:
+def excess(graph: PlanGraph, node: PlanNode, extents: Mapping[str, int]) -> tuple[int, Operand] | None:
     """The operand that goes furthest, if that is further than the span."""
     worst = max(((reach(o, extents), o) for o in operands(graph, node)), key=lambda r: r[0], default=None)
     return worst if worst is not None and worst[0] > constants.MAX_SPAN_BYTES else None
 
 
-def whole_dims(node: Node) -> set[str]:
+def whole_dims(node: PlanNode) -> set[str]:
     """Dims that one execution must do whole. What a scatter writes to one place comes in the order of its source: trips
     keep that along dims that tell places in the table apart, and along the outermost of the others."""
     if node.row.kind is not Kind.SCATTER:
@@ -87,7 +87,7 @@ def whole_dims(node: Node) -> set[str]:
     return fixed - {outermost}
 
 
-def trips_for(graph: Graph, node: Node, pieces: int = 1) -> dict[str, int] | None:
+def trips_for(graph: PlanGraph, node: PlanNode, pieces: int = 1) -> dict[str, int] | None:
     """Elements of each dim that one trip takes, so that the node stays within the span and does at most 1/`pieces` of
     its slice at once; None if there are no such trips. A node that needs less scratch than it would take, and does
     some dims whole, gets trips of one size: the back end puts tiles that may end early together in scratch."""
@@ -105,12 +105,12 @@ def trips_for(graph: Graph, node: Node, pieces: int = 1) -> dict[str, int] | Non
     return extents
 
 
-def stuck(graph: Graph, node: Node) -> int | None:
+def stuck(graph: PlanGraph, node: PlanNode) -> int | None:
     """The operand that reaches too far, however short the trips are."""
     return _within_span(graph, node, _Steps(graph, node, granularity(graph, node), False))[1]
 
 
-def _within_span(graph: Graph, node: Node, steps: _Steps) -> tuple[dict[str, int], int | None]:
+def _within_span(graph: PlanGraph, node: PlanNode, steps: _Steps) -> tuple[dict[str, int], int | None]:
     """What one trip takes of each dim, and the operand that still reaches too far, if any."""
     extents = {d.name: d.chunk or d.extent for d in node.tiles}
     while (found := excess(graph, node, extents)) is not None:
@@ -126,7 +126,7 @@ def _within_span(graph: Graph, node: Node, steps: _Steps) -> tuple[dict[str, int
 class _Steps:
     """How far each dim of a node can be shortened."""
 
-    def __init__(self, graph: Graph, node: Node, grains: Mapping[str, int], alike: bool) -> None:
+    def __init__(self, graph: PlanGraph, node: PlanNode, grains: Mapping[str, int], alike: bool) -> None:
         self.dims = {d.name: d for d in node.tiles}
         self.grains = grains
         self.even = set(self.dims) if alike else in_sums(node)
@@ -153,7 +153,7 @@ class _Steps:
         return next(sizes, extent)
 
 
-def _outermost_first(graph: Graph, node: Node) -> list[str]:
+def _outermost_first(graph: PlanGraph, node: PlanNode) -> list[str]:
     """Dims by their step in the result, or in the largest operand where the result does not move."""
     longest = dict.fromkeys((d.name for d in node.tiles), 0)
     for value, coords in zip((*node.loads(), node.output), node.accesses, strict=True):
@@ -166,7 +166,7 @@ def _outermost_first(graph: Graph, node: Node) -> list[str]:
     return sorted((d.name for d in node.tiles), key=lambda d: -longest[d])
 
 
-def walk_in_trips(node: Node, extents: Mapping[str, int], loop: int) -> None:
+def walk_in_trips(node: PlanNode, extents: Mapping[str, int], loop: int) -> None:
     """Writes trips into the node's tiles."""
     node.tiles = tuple(replace(d, chunk=extents[d.name] if extents[d.name] < d.extent else 0) for d in node.tiles)
     node.loop = loop

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buffers, nodes and accesses of a TileGraph.
 
-A graph as built knows nothing of layouts: a buffer has its host size and stride, an access is a linear host offset.
-It is what a compiled artefact stores (`to_json`). Planning copies it and fills the fields marked *planned*.
+A graph knows nothing of layouts: a buffer has its host size and stride, an access is a linear host offset. It is what
+a compiled artefact stores (`to_json`). Planning makes its own graph of it (`planning/plan_graph.py`).
 """
 
 from __future__ import annotations
@@ -11,37 +11,11 @@ import copy
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch_spyre._inductor.tilegraph.index import Index
-from torch_spyre.ir.plan.tileops import Coord, Dim, Term
-from torch_spyre.optable import Kind, Row, TopK, lookup
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A SpyreTensorLayout as plain data: what planning needs, hashable and printable."""
-
-    device_size: tuple[int, ...]
-    stride_map: tuple[int, ...]
-    format: str
-
-    @property
-    def elems_per_stick(self) -> int:
-        return self.device_size[-1]
-
-    @property
-    def bytes(self) -> int:
-        total = 128
-        for n in self.device_size[:-1]:
-            total *= n
-        return total
-
-    def axes(self) -> list[tuple[int, int]]:
-        return list(zip(self.stride_map, self.device_size, strict=True))
-
-    def __str__(self) -> str:
-        return f"{list(self.device_size)}/{list(self.stride_map)} {self.format}"
+from torch_spyre.ir.plan.tileops import Coord, Term
+from torch_spyre.optable import Row, TopK, lookup
 
 
 @dataclass
@@ -54,14 +28,6 @@ class Buffer:
     stride: tuple[int, ...]
     kind: str = "temp"
     returned_as: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # (size, stride) callers see, if not the above
-    names: tuple[str, ...] = ()  # of the dims, where the user named them
-    # planned
-    offset: int = 0  # storage offset of an input, in host elements
-    layout: Layout | None = None
-    placement: str = "memory"  # memory, lx
-    address: int = 0  # byte offset in the pool, or LX address
-    local_size: tuple[int, ...] = ()  # device_size of one core's slice, for LX buffers
-    chunked: bool = False  # in a tile loop: LX holds one trip's part of the slice
 
     @property
     def numel(self) -> int:
@@ -74,6 +40,9 @@ class Buffer:
     def span(self) -> int:
         """Host elements from the first to the last, both included."""
         return 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True)) if self.numel else 0
+
+    def text(self) -> str:
+        return f"{self.kind} {self.name}: {self.dtype}{list(self.size)} stride {list(self.stride)}"
 
 
 @dataclass(frozen=True)
@@ -122,16 +91,6 @@ class Node:
     limits: tuple[int, ...] = ()
     top: TopK | None = None
     hints: dict[str, dict[str, int]] = field(default_factory=dict)  # work_div, tiles: dim name -> count
-    # planned
-    names: dict[str, str] = field(default_factory=dict)  # dim -> the user's name of it
-    tiles: tuple[Dim, ...] = ()  # refined dims with their split
-    core_order: tuple[str, ...] = ()
-    loop: int = 0  # number of the tile loop that the node belongs to; 0: none
-    accesses: tuple[
-        tuple[Coord, ...] | None, ...
-    ] = ()  # device coordinates: inputs, then output; None: does not separate
-    source: tuple[tuple[str, int, int], ...] = ()  # of a hand-over: the split in which its input lies
-    notes: list[str] = field(default_factory=list)
 
     @property
     def row(self) -> Row:
@@ -147,29 +106,64 @@ class Node:
             sizes[self.along] = self.top.count
         return sizes
 
-    def fixed(self) -> set[str]:
-        """Tiles that one core does whole: reduced dims, the dim of a scan, and for a scatter every dim that does not
-        tell the cores' parts of the table apart."""
-        fixed = {*self.reduced, self.along} - {""}
-        written = self.accesses[-1] if self.accesses else None
-        if self.row.kind is Kind.SCATTER and written is not None:
-            apart = {t.dim for c in written for t in c.terms}
-            fixed |= {d.name for d in self.tiles} - apart
-        return fixed
-
     def loads(self) -> Iterator[Load]:
         return (v for v in self.inputs if isinstance(v, Load))
 
+    def clone(self: N) -> N:
+        """A copy that a pass may change; what cannot change is shared."""
+        other = copy.copy(self)
+        other.constants = dict(self.constants)
+        return other
+
+    def lines(self) -> list[str]:
+        """The node as text."""
+        return [*self._what(), *self._whence()]
+
+    def _what(self) -> list[str]:
+        dims = ", ".join(f"{d}:{s}" for d, s in self.dims) or "one point"
+        args = ", ".join(value_text(v) for v in self.inputs)
+        lines = [f"{self.name}: {self.output.buffer}[{index_text(self.output.index)}] = {self.op}({args}) over {dims}"]
+        if self.reduced:
+            lines.append(f"  reduces {', '.join(self.reduced)}")
+        return [*lines, f"  along {self.along}"] if self.along else lines
+
+    def _whence(self) -> list[str]:
+        return [f"  from {self.origin}"] if self.origin else []
+
+
+B = TypeVar("B", bound=Buffer)
+N = TypeVar("N", bound=Node)
+
 
 @dataclass
-class Graph:
-    """Nodes in execution order. `inputs` and `outputs` name buffers in call order."""
+class Nodes(Generic[B, N]):
+    """What a graph and its plan have in common: nodes in execution order. `inputs` and `outputs` name buffers in call
+    order."""
 
     name: str
-    buffers: dict[str, Buffer]
-    nodes: list[Node]
+    buffers: dict[str, B]
+    nodes: list[N]
     inputs: list[str]
     outputs: list[str]
+
+    def consumers(self) -> dict[str, list[N]]:
+        users: dict[str, list[N]] = {name: [] for name in self.buffers}
+        for node in self.nodes:
+            for name in dict.fromkeys(load.buffer for load in node.loads()):
+                users[name].append(node)
+        return users
+
+    def text(self) -> str:
+        """One line per buffer and node, for dumps."""
+        lines = [f"graph {self.name}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]
+        lines += [f"  {b.text()}" for b in self.buffers.values()]
+        lines += [f"  {line}" for n in self.nodes for line in n.lines()]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass
+class Graph(Nodes[Buffer, Node]):
+    """A graph before planning."""
 
     def to_json(self) -> str:
         return json.dumps(_encode(self), separators=(",", ":"))
@@ -181,53 +175,9 @@ class Graph:
         return graph
 
     def clone(self) -> Graph:
-        """A copy that a plan may change; what cannot change is shared."""
+        """A copy that a pass may change; what cannot change is shared."""
         buffers = {name: copy.copy(b) for name, b in self.buffers.items()}
-        nodes = []
-        for node in self.nodes:
-            other = copy.copy(node)
-            other.constants, other.names, other.notes = dict(node.constants), dict(node.names), list(node.notes)
-            nodes.append(other)
-        return Graph(self.name, buffers, nodes, list(self.inputs), list(self.outputs))
-
-    def consumers(self) -> dict[str, list[Node]]:
-        users: dict[str, list[Node]] = {name: [] for name in self.buffers}
-        for node in self.nodes:
-            for name in dict.fromkeys(load.buffer for load in node.loads()):
-                users[name].append(node)
-        return users
-
-    def text(self) -> str:
-        """One line per buffer and node, for dumps."""
-        lines = [f"graph {self.name}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]
-        for b in self.buffers.values():
-            where = f" {b.placement}+0x{b.address:x}" if b.layout else ""
-            lines.append(
-                f"  {b.kind} {b.name}: {b.dtype}{list(b.size)} stride {list(b.stride)} {b.layout or ''}{where}"
-            )
-        for n in self.nodes:
-            lines += [f"  {line}" for line in node_text(n)]
-        return "\n".join(lines) + "\n"
-
-
-def node_text(node: Node) -> list[str]:
-    dims = ", ".join(f"{d}:{s}" for d, s in node.dims)
-    args = ", ".join(value_text(v) for v in node.inputs)
-    lines = [f"{node.name}: {node.output.buffer}[{index_text(node.output.index)}] = {node.op}({args}) over {dims}"]
-    if node.reduced:
-        lines.append(f"  reduces {', '.join(node.reduced)}")
-    if node.along:
-        lines.append(f"  along {node.along}")
-    if node.tiles:
-        split = ", ".join(f"{d.name}:{d.size}/{d.slices}" for d in node.tiles)
-        lines.append(f"  split {split}; cores by {', '.join(node.core_order) or 'one'}")
-    values = [v for v in node.inputs if isinstance(v, Load)] + [node.output]
-    for value, coords in zip(values, node.accesses, strict=False):
-        shown = "[" + ", ".join(coord_text(c) for c in coords) + "]" if coords is not None else "by linear offset"
-        lines.append(f"  {value.buffer} at {shown}")
-    if node.origin:
-        lines.append(f"  from {node.origin}")
-    return lines + [f"  note: {note}" for note in node.notes]
+        return Graph(self.name, buffers, [n.clone() for n in self.nodes], list(self.inputs), list(self.outputs))
 
 
 def value_text(value: Value) -> str:
@@ -256,9 +206,7 @@ def coord_text(c: Coord | Index) -> str:
 
 index_text = coord_text
 
-_CLASSES: dict[str, type] = {
-    c.__name__: c for c in (Graph, Buffer, Node, Load, Const, Position, Index, Layout, Term, Coord, Dim, TopK)
-}
+_CLASSES: dict[str, type] = {c.__name__: c for c in (Graph, Buffer, Node, Load, Const, Position, Index, Term, TopK)}
 
 
 def _encode(value: Any) -> Any:
@@ -276,9 +224,8 @@ def _decode(value: Any) -> Any:
     if isinstance(value, dict) and "_" in value:
         cls = _CLASSES[value["_"]]
         fields = {k: _decode(v) for k, v in value.items() if k != "_"}
-        for k in ("nodes", "inputs", "outputs", "notes"):
-            if cls in (Graph, Node) and k in fields and not (cls is Node and k == "inputs"):
-                fields[k] = list(fields[k])
+        if cls is Graph:
+            fields |= {k: list(fields[k]) for k in ("nodes", "inputs", "outputs")}
         return cls(**fields)
     if isinstance(value, dict):
         return {k: _decode(v) for k, v in value.items()}

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan may choose from: the knobs that planning reads, as one value that travels with the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch_spyre import knobs
+from torch_spyre.constants import LX_BYTES
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """`parts` says of nodes in how many parts, at least, a core does its slice."""
+
+    cores: int
+    lx_share: float  # of each scratchpad, for the back end
+    keeps_in_lx: bool  # may temporaries be stored in the scratchpads?
+    follows_hints: bool
+    parts: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def from_knobs() -> PlanOptions:
+        return PlanOptions(
+            knobs.get("sencores"),
+            knobs.get("dxp_lx_frac_avail"),
+            knobs.get("lx_planning"),
+            not knobs.get("ignore_work_division_hints"),
+        )
+
+    @property
+    def scratch(self) -> float:
+        """LX bytes of each core for the back end."""
+        return LX_BYTES * self.lx_share
+
+    @property
+    def room(self) -> int:
+        """LX bytes of each core for temporaries; 0 if they all go through memory."""
+        return int(LX_BYTES * (1 - self.lx_share)) if self.keeps_in_lx else 0
