@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from torch_spyre import _card
+import torch_spyre._card as _card
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from large_calls import FORMS, calls, new, shape
 
 from torch_spyre._inductor import compile as compiler
 from torch_spyre._inductor import config
-from torch_spyre._inductor.planning.options import PlanOptions
 from torch_spyre._inductor.planning.plan_graph import InputSpec
+from torch_spyre._inductor.planning.plan_options import PlanOptions
 from torch_spyre._inductor.planning.planner import Plan
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.predict import timing_only

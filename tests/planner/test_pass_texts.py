@@ -25,8 +25,8 @@ from torch_spyre._inductor.passes import (
     views,
 )
 from torch_spyre._inductor.planning.layout_rules import make_layout
-from torch_spyre._inductor.planning.options import PlanOptions
 from torch_spyre._inductor.planning.plan_graph import InputSpec, PlanBuffer, PlanGraph
+from torch_spyre._inductor.planning.plan_options import PlanOptions
 from torch_spyre._inductor.tilegraph.graph import Graph
 
 OPTIONS = PlanOptions(cores=32, lx_share=0.2, keeps_in_lx=True, follows_hints=True)

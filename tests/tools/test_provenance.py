@@ -21,10 +21,10 @@ from torch._inductor.utils import fresh_cache
 
 import torch_spyre
 from torch_spyre import explain, sanitizer
-from torch_spyre._inductor import compile as stages
 from torch_spyre._inductor.debug import inspect
 from torch_spyre.errors import IndexOutOfRange, InvalidProgram, SpyreError, UnsupportedOp
 from torch_spyre.ops import fallbacks
+from torch_spyre.runtime import driver
 
 # Each function's line is known by its number in this text.
 MODEL = """\
@@ -111,7 +111,7 @@ def test_an_error_in_planning_or_assembly(model: ModuleType, monkeypatch: pytest
     def refuse(*_: Any, **__: Any) -> Any:
         raise InvalidProgram("planted: the verifier refuses it")
 
-    monkeypatch.setattr(stages, "compile_module", refuse)
+    monkeypatch.setattr(driver, "build_ktir", refuse)
     with pytest.raises(InvalidProgram) as failed:
         torch.compile(model.chain, backend="spyre")(half(8, 70), half(70, 90))
     text = str(failed.value)

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from torch_spyre import files
-from torch_spyre.device import status
+from torch_spyre import files, status_files
 from torch_spyre.smi import cli
 
 CHILD = """
@@ -27,7 +26,7 @@ import os, sys, torch
 x = torch.ones(1024, 1024, dtype=torch.float16, device="spyre")
 y = x + x
 torch.spyre.synchronize()
-from torch_spyre.smi import publish
+from torch_spyre.device import publish
 publish.publish()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -60,7 +59,7 @@ def test_another_process_sees_the_card(child: subprocess.Popen[str]) -> None:
     assert (card["pid"], card["device"]) == (child.pid, 0)
     assert card["memory_used_bytes"] == 2 * (2 << 20)
     assert card["memory_total_bytes"] == 112 << 30
-    for name in status.COUNTERS:
+    for name in status_files.COUNTERS:
         assert card[name] is None or card[name] >= 0
     table = run()
     assert str(child.pid) in table and "spyre:0" in table and "4.0 MiB" in table
@@ -78,7 +77,7 @@ def test_the_file_goes_when_the_process_ends(child: subprocess.Popen[str], runti
 def test_a_killed_process_does_not_count(child: subprocess.Popen[str], runtime_dir: Path) -> None:
     child.kill()
     child.wait()
-    assert status.processes() == []
+    assert status_files.processes() == []
     assert list(runtime_dir.glob("*.json")) == []
 
 
@@ -108,7 +107,7 @@ def test_the_command_imports_no_torch(runtime_dir: Path) -> None:
 
 
 def record(pid: int, **changes: Any) -> dict[str, Any]:
-    counters: dict[str, int | None] = dict.fromkeys(status.COUNTERS)
+    counters: dict[str, int | None] = dict.fromkeys(status_files.COUNTERS)
     card = {
         "device": 0,
         "name": "card",
@@ -117,19 +116,19 @@ def record(pid: int, **changes: Any) -> dict[str, Any]:
         "memory_peak_bytes": 2**20,
         "counters": counters,
     }
-    ticks = status.start_ticks(pid)
+    ticks = status_files.start_ticks(pid)
     return {"pid": pid, "start_ticks": ticks, "name": "x", "time": time.time(), "cards": [card], **changes}
 
 
 def test_foreign_and_stale_files(runtime_dir: Path) -> None:
-    folder = status.directory(create=True)
+    folder = status_files.directory(create=True)
     me = os.getpid()
-    status.write(folder / f"{me}.json", record(me, start_ticks=1))  # the pid was used again
+    status_files.write(folder / f"{me}.json", record(me, start_ticks=1))  # the pid was used again
     (folder / "broken.json").write_text("{")
     (folder / "other.json").write_text('{"pid": 1}')
-    assert status.processes() == []
-    status.write(folder / f"{me}.json", record(me))
-    assert [r["pid"] for r in status.processes()] == [me]
+    assert status_files.processes() == []
+    status_files.write(folder / f"{me}.json", record(me))
+    assert [r["pid"] for r in status_files.processes()] == [me]
     assert oct(folder.stat().st_mode & 0o777) == "0o700"
 
 
@@ -160,7 +159,7 @@ def test_only_a_private_directory_of_this_user_counts(
     make(runtime_dir)
     for create in (False, True):
         with pytest.raises(PermissionError, match=r"SPYRE_RUNTIME_DIR to a directory of your own with mode 0700"):
-            status.directory(create)
+            status_files.directory(create)
     assert cli.main(["--json"]) == 1
     assert str(runtime_dir) in capsys.readouterr().err
     code = CHILD.replace("sys.stdin.readline()", "assert publish._path is None or not publish._path.exists()")
@@ -187,9 +186,9 @@ def incomplete(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [fifo, nested, endless, incomplete])
 def test_files_that_kill_or_hang_a_reader(make: Callable[[Path], None], runtime_dir: Path) -> None:
-    folder = status.directory(create=True)
+    folder = status_files.directory(create=True)
     me = os.getpid()
-    status.write(folder / f"{me}.json", record(me))
+    status_files.write(folder / f"{me}.json", record(me))
     make(folder / "1.json")
     assert [row["pid"] for row in cli.cards()] == [me]
 
@@ -199,18 +198,18 @@ def test_a_failed_write_leaves_nothing(runtime_dir: Path, monkeypatch: pytest.Mo
         path.write_bytes(content[:3])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    folder = status.directory(create=True)
+    folder = status_files.directory(create=True)
     monkeypatch.setattr(files, "write_private", full)
     with pytest.raises(OSError, match="No space"):
-        status.write(folder / "1.json", {})
+        status_files.write(folder / "1.json", {})
     assert list(folder.iterdir()) == []
 
 
 def test_rates_and_missing_counters() -> None:
     row: dict[str, Any] = {"pid": 1, "device": 0, "memory_used_bytes": 2**20, "time": 10.0}
-    row |= dict.fromkeys(status.COUNTERS)
+    row |= dict.fromkeys(status_files.COUNTERS)
     assert cli._sample(row, row)["busy_percent"] is None
-    before = row | {name: 0 for name in status.COUNTERS}
+    before = row | {name: 0 for name in status_files.COUNTERS}
     now = before | {"time": 12.0, "dma_in_bytes": 4_000_000, "launches": 10, "busy_ns": 25, "clock_ns": 100}
     sample = cli._sample(now, before)
     assert (sample["dma_in_mb_s"], sample["launches_s"], sample["busy_percent"]) == (2.0, 5.0, 25.0)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from torch_spyre._inductor.debug import inspect
-from torch_spyre._inductor.planning.options import PlanOptions
 from torch_spyre._inductor.planning.plan_graph import InputSpec, Layout
+from torch_spyre._inductor.planning.plan_options import PlanOptions
 from torch_spyre._inductor.planning.planner import Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.errors import InvalidProgram, ScratchpadFull, SpanExceeded, UnsupportedOp

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from torch_spyre import _C, knobs
-from torch_spyre.device import status
+from torch_spyre import _C, knobs, status_files
 from torch_spyre.device.properties import get_device_properties
 
 log = logging.getLogger("torch_spyre.device")
@@ -40,7 +39,7 @@ def start() -> None:
         interval = float(knobs.get("smi_interval"))
         if interval == 0:
             return
-        _path = status.directory(create=True) / f"{_started_pid}.json"
+        _path = status_files.directory(create=True) / f"{_started_pid}.json"
         publish()
     except PermissionError as error:
         log.warning("spyre-smi will not see this process: %s", error)
@@ -73,14 +72,14 @@ def _run(interval: float) -> None:
 def publish() -> None:
     """Writes the status file now."""
     if _path is not None:
-        status.write(_path, record())
+        status_files.write(_path, record())
 
 
 def record() -> dict[str, Any]:
     pid = os.getpid()
     return {
         "pid": pid,
-        "start_ticks": status.start_ticks(pid),
+        "start_ticks": status_files.start_ticks(pid),
         "name": _process_name(),
         "time": time.time(),
         "cards": [_card(i) for i in _open_cards()],
@@ -122,7 +121,7 @@ def counters(index: int) -> dict[str, int | None]:
     found["clock_ns"] = _C.clock_ns(index)
     if "compute_ns" in found:
         found["busy_ns"] = found["compute_ns"]
-    return {name: int(found[name]) if name in found else None for name in status.COUNTERS}
+    return {name: int(found[name]) if name in found else None for name in status_files.COUNTERS}
 
 
 def _process_name() -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch_spyre.device import status
+from torch_spyre import status_files
 
 Row = dict[str, Any]
 
@@ -43,7 +43,7 @@ _RATES = (
 def cards() -> list[Row]:
     """One row per open card of every process."""
     rows = []
-    for process in status.processes():
+    for process in status_files.processes():
         for card in process["cards"]:
             rows.append(
                 {
@@ -52,7 +52,7 @@ def cards() -> list[Row]:
                     "time": process["time"],
                     "age_s": round(process["age_s"], 1),
                     **{k: v for k, v in card.items() if k != "counters"},
-                    **{name: card["counters"].get(name) for name in status.COUNTERS},
+                    **{name: card["counters"].get(name) for name in status_files.COUNTERS},
                 }
             )
     return rows

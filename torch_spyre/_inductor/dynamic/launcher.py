@@ -29,6 +29,7 @@ from torch_spyre._inductor.tilegraph.tracing import symbol
 from torch_spyre.buckets import KERNEL_SIZES
 from torch_spyre.errors import InvalidProgram, UninitializedRead, UnsupportedOp
 from torch_spyre.runtime import driver
+from torch_spyre.sanitizer import enabled as sanitizing
 
 log = logging.getLogger("torch_spyre._inductor.dynamic.launcher")
 _CALLS = 1024  # combinations of sizes whose launchers are kept, per kernel
@@ -81,7 +82,9 @@ class DynamicKernel:
         """What these sizes need, and the arguments as they must be stored."""
         sizes = args[len(self.recipe.given) :]
         values = {symbol(s): int(v) for s, v in zip(self.recipe.symbols, sizes, strict=True)}
-        wanted = knobs.get("dynamic_buckets") and not knobs.get("sanitize")  # which would see reads of nonsense
+        wanted = knobs.get("dynamic_buckets") and not (
+            knobs.get("sanitize") or sanitizing()
+        )  # it would see reads of nonsense
         call, stored = Call(values, None), args
         if wanted:
             try:

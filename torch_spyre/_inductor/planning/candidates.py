@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from torch_spyre import constants
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning.cost import NodeCost
-from torch_spyre._inductor.planning.options import PlanOptions
 from torch_spyre._inductor.planning.ownership import Split, cores_of
 from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
+from torch_spyre._inductor.planning.plan_options import PlanOptions
 from torch_spyre.ir.plan.tileops import Dim
 
 _OVER_SPAN = 1e12

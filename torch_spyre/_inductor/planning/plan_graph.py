@@ -11,7 +11,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torch_spyre._inductor.planning.options import PlanOptions
+from torch_spyre._inductor.planning.plan_options import PlanOptions
 from torch_spyre._inductor.tilegraph.graph import Buffer, Graph, Node, Nodes, coord_text
 from torch_spyre.ir.plan.tileops import Coord, Dim
 from torch_spyre.optable import Kind

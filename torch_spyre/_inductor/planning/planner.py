@@ -30,9 +30,9 @@ from torch_spyre._inductor.passes import (
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning import view_ends
 from torch_spyre._inductor.planning.matmul_dims import normalised
-from torch_spyre._inductor.planning.options import PlanOptions
 from torch_spyre._inductor.planning.placement import loop_bounds
 from torch_spyre._inductor.planning.plan_graph import InputSpec, PlanBuffer, PlanGraph, PlanNode
+from torch_spyre._inductor.planning.plan_options import PlanOptions
 from torch_spyre._inductor.tilegraph.graph import Const, Graph, Load, Position
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.errors import UnsupportedOp

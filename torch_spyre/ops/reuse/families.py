@@ -22,6 +22,7 @@ from torch_spyre.buckets import KERNEL_SIZES
 from torch_spyre.ops.reuse import lowered_calls, varying_sizes
 from torch_spyre.ops.reuse.varying_sizes import Pattern
 from torch_spyre.runtime import cache, driver
+from torch_spyre.sanitizer import enabled as sanitizing
 
 log = logging.getLogger("torch_spyre._inductor.dynamic.launcher")
 
@@ -160,7 +161,7 @@ class Family:
 
     def _planned(self, known: Known, tensors: Sequence[torch.Tensor], layouts: list[Any], n: int) -> tuple[Any, str]:
         from torch_spyre._inductor.dynamic.space import NotBucketed  # late: start-up
-        from torch_spyre.ops.reuse.buckets import BucketKernel, refused_range  # late: start-up
+        from torch_spyre.ops.reuse.call_buckets import BucketKernel, refused_range  # late: start-up
 
         assert known.lowered is not None
         try:
@@ -243,7 +244,7 @@ _cleared = 0
 def family_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Family | None:
     """The family of a call; None for a call that is planned for its own sizes whatever happens."""
     global _cleared
-    if not knobs.get("dynamic_buckets") or knobs.get("sanitize"):
+    if not knobs.get("dynamic_buckets") or knobs.get("sanitize") or sanitizing():
         return None
     entry = lowered_calls.family(op, args, kwargs)
     if entry is None:
