@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch_spyre.backend.compile import CompiledProgram
     from torch_spyre.backend.options import Options
 
-# Each says whether somebody watches compilation just now; then the cache is not read, so that everything is seen.
+# Each says whether somebody watches graphs being compiled just now; then they are not recalled, so that all are seen.
 watchers: list[Callable[[], bool]] = []
 
 
@@ -90,8 +90,12 @@ def of_function(name: str, program: CompiledProgram) -> CachedKernel:
 
 
 def recall(entry: cache.Key) -> Loaded | None:
-    """What the cache holds under a key; None if it must be compiled."""
-    found = None if any(watch() for watch in watchers) else cache.load(entry)
+    """What the cache holds under the key of a graph; None if it must be compiled, or if somebody watches that."""
+    return None if any(watch() for watch in watchers) else _recall(entry)
+
+
+def _recall(entry: cache.Key) -> Loaded | None:
+    found = cache.load(entry)
     if found is None:
         return None
     try:
@@ -109,8 +113,8 @@ def accept(entry: cache.Key, made: CachedKernel) -> Loaded:
 
 
 def obtain(entry: cache.Key, make: Callable[[], CachedKernel]) -> Loaded:
-    """The kernel of a key, from the cache if possible."""
-    return recall(entry) or accept(entry, make())
+    """The kernel of a key, from the cache if possible. Nobody watches what is no graph."""
+    return _recall(entry) or accept(entry, make())
 
 
 def obtain_plan(kernel: Kernel) -> Loaded:
