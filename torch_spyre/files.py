@@ -86,7 +86,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def distrust(path: Path, links: bool = False, private: bool = False) -> str | None:
-    """Why others may have written what lies there; None if they cannot, or if nothing lies there.
+    """Why others may have written the file or folder; None if they cannot, or if it does not exist.
 
     What belongs to root is trusted: root can write anywhere. `links`: the name may be a symbolic link, and what it
     leads to counts. `private`: it must be this user's own, and others may not even read it.

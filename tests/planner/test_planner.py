@@ -33,7 +33,7 @@ from torch_spyre._inductor.planning.planner import Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph, Node
 from torch_spyre._inductor.tilegraph.index import BASE, evaluate, from_sympy, split_base
 from torch_spyre.constants import LX_BYTES, STICK_BYTES
-from torch_spyre.errors import UnsupportedOp
+from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.ir.plan.tileops import Access, Coord, Dim, Operand, Space, TileOp
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -68,6 +68,13 @@ def tile_graph(program: Program, inputs: list[torch.Tensor]) -> Graph:
         graph = builder.graph([builder.returned(v) for v in lowering.graph_outputs])
     assert Graph.from_json(graph.to_json()) == graph
     return graph
+
+
+@pytest.mark.parametrize("text", ['{"_":"Buffer","gone":1}', '{"_":"Unknown"}', "[]", "{"])
+def test_text_that_is_no_graph_is_refused_by_name(text: str) -> None:
+    """For instance a reproducer that another version wrote."""
+    with pytest.raises(InvalidArgument, match="TileGraph"):
+        Graph.from_json(text)
 
 
 def random_plan(draw: Random) -> Plan:

@@ -96,7 +96,7 @@ def register_spyre_decomposition(ops: Any) -> Callable[[Decomposition], Decompos
 
 
 def _text_of(function: Any) -> str:
-    """What tells a function from one of the same name in a later process."""
+    """Text that differs when a later process defines another function under the same name."""
     code = inspect.unwrap(function).__code__
     return f"{code.co_code.hex()} {code.co_names} {[c for c in code.co_consts if not inspect.iscode(c)]}"
 

@@ -69,7 +69,7 @@ def _scaled_mm(
 
 
 def _bucketize(x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
-    """How many boundaries lie below each value."""
+    """How many boundaries are below each value."""
     values = x.unsqueeze(-1)
     below = boundaries <= values if right else boundaries < values
     return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
@@ -238,12 +238,12 @@ def _round_decimals(x: Any, *, decimals: int = 0) -> Any:
 
 
 # The largest numbers of 16-bit floats that the host reads back as finite: 0x5DFF, which float16 holds, and 0x7FFD, the
-# code below the one that stands for infinity.
+# code below the one that means infinity.
 _MOST_FINITE = {torch.float16: FLOAT16_TOP, torch.bfloat16: 8564768768.0}
 
 
 def _nan_to_num(x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
-    """In 16 bits infinity is a code like others, which only `isinf` tells; what stands for it must not become it."""
+    """In 16 bits the largest code means infinity, and only `isinf` knows; a replacement must not round to it."""
     most = _MOST_FINITE.get(x.dtype)
     if most is None:
         return NotImplemented

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors in card memory as KTIR views see it: plain strided memory, elements of one type one after the other.
 
-A tensor of the shape of the view at the start of its argument takes that view's strides; any other tensor lies there
-row by row. A tensor that already lies so is used as it is; every other one is copied in, and back if it was written.
+A tensor of the shape of the view at the start of its argument takes that view's strides; any other tensor is stored
+row by row. A tensor that is already stored so is used in place; every other one is copied in, and back if it was
+written.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def empty_linear(elements: int, dtype: torch.dtype, device: torch.device) -> tor
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the elements of a tensor lie: at `strides`, in memory of `elements` elements of `dtype`."""
+    """Where the elements of a tensor are stored: at `strides`, in memory of `elements` elements of `dtype`."""
 
     strides: tuple[int, ...]
     elements: int
@@ -82,7 +83,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 def choose(
     name: str, tensor: torch.Tensor, element: str, views: Sequence[Shape], needed: int, strict: bool
 ) -> Placement:
-    """How `tensor` has to lie for these views, which reach `needed` elements."""
+    """How these views need `tensor` to be stored, which reach `needed` elements."""
     shape = tuple(tensor.shape)
     dense = row_major(shape)
     found = {v.strides for v in views if v.offset == 0 and v.sizes == shape}
@@ -105,7 +106,7 @@ def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def _injective(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """No two elements share a place, and none lies before the first."""
+    """No two elements share a place, and none precedes the first."""
     reach = 0
     for stride, size in sorted((t, s) for s, t in zip(shape, strides, strict=True) if s > 1):
         if stride <= reach:
@@ -135,7 +136,7 @@ def lies_so(tensor: torch.Tensor, placement: Placement) -> bool:
 
 
 def put(tensor: torch.Tensor, placement: Placement, device: torch.device) -> torch.Tensor:
-    """A linear buffer on the card that holds the tensor; what lies between its elements is 0."""
+    """A linear buffer on the card that holds the tensor; the gaps between its elements are 0."""
     if tensor.device.type != DEVICE_NAME:
         host = torch.zeros(max(placement.elements, 1), dtype=placement.dtype)
         if tensor.numel():
@@ -151,7 +152,7 @@ def put(tensor: torch.Tensor, placement: Placement, device: torch.device) -> tor
 
 
 def take(buffer: torch.Tensor, tensor: torch.Tensor, placement: Placement) -> None:
-    """Writes what lies in the buffer back into the tensor."""
+    """Writes the contents of the buffer back into the tensor."""
     if not tensor.numel():
         return
     source = buffer if tensor.device.type == DEVICE_NAME else buffer.cpu()
@@ -173,7 +174,7 @@ def as_tensor(name: str, value: Any) -> torch.Tensor:
 
 
 def is_shared(array: np.ndarray) -> bool:
-    """True if a tensor can stand for the array's own memory."""
+    """True if a tensor can share the array's own memory."""
     return bool(array.flags.writeable) and all(stride >= 0 for stride in array.strides)
 
 

@@ -153,7 +153,7 @@ class Runner:
         integers: Mapping[int, int],
         device: torch.device,
     ) -> list[_Bound]:
-        """Every buffer argument in card memory; a tensor that is given twice lies there once."""
+        """Every buffer argument in card memory; a tensor that is given twice is stored once."""
         places: list[tuple[Argument, torch.Tensor, Placement]] = []
         for index, position in enumerate(compiled.arguments.buffer_positions):
             argument, tensor = self.function.arguments[position], tensors[position]
@@ -219,13 +219,13 @@ class _Bound:
 
 
 def _same(memory: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """True if the tensor is used where it lies."""
+    """True if the tensor is used in place."""
     places = (memory.untyped_storage().data_ptr(), tensor.untyped_storage().data_ptr())
     return bool(memory.device == tensor.device and places[0] == places[1])
 
 
 def _identity(tensor: torch.Tensor, where: Placement) -> Any:
-    """Equal for tensors that are one and lie one way."""
+    """Equal for views of the same memory that are stored the same way."""
     own = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
     return (*own, tensor.dtype, tensor.device, where.strides, where.dtype)
 

@@ -3,7 +3,7 @@
 for memory that is written twice, or read and written.
 
 The compiler would find a meaning for many of them. What an op takes is known to PyTorch's shape functions and kernels,
-so they are asked, once for each new signature: the shape function with tensors of the meta device that lie in memory as
+so they are asked, once for each new signature: the shape function with tensors of the meta device that are laid out as
 those of the call do, and, for small tensors and for the words of a refusal, the CPU with tensors of zeros. A kernel's
 refusal counts if it does not depend on values: tensors of ones are refused with the same words.
 """
@@ -47,8 +47,8 @@ _DTYPES = re.compile(
     r"|out tensor to have dtype|cannot be converted to type \w+(::\w+)? without overflow|must not be a complex number"
     r"|Integer division with addcdiv"
 )
-# Of tensors that are too large to be computed with, one element per dim tells whether these take their dtypes. Besides
-# the pointwise ones.
+# Besides the pointwise ones. Where tensors are too large to compute with, one element per dim shows whether these
+# accept their dtypes.
 _BY_ONE_ELEMENT = frozenset(
     """_log_softmax _softmax _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d
     _upsample_nearest_exact2d _upsample_nearest_exact3d addbmm addmm addmv addr argmax argmin baddbmm bmm cat dot isin
@@ -92,7 +92,7 @@ def _tensor_places(op: Any) -> tuple[int | str, ...]:
 
 
 def numbers_as_tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The dispatcher hands over a number that stands for a tensor (``x % 2``) as a number: a 0-d tensor again."""
+    """The dispatcher hands over a number given in place of a tensor (``x % 2``) as a number: a 0-d tensor again."""
     for place in _tensor_places(op):
         value = kwargs.get(place) if isinstance(place, str) else args[place]
         if isinstance(value, numbers.Number):
@@ -126,7 +126,7 @@ _filters = threading.Lock()  # those of warnings belong to the process
 
 
 def check_overlap(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Elements that lie in one place cannot be written one after the other by cores that work side by side."""
+    """Elements that share an address cannot be written one after the other by cores that work side by side."""
     if name_of(op) in OVERLAPPING:
         return
     for x in written(op, args, kwargs):
@@ -237,7 +237,7 @@ def _with_generator(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Cal
 
 
 class _Twins:
-    """Tensors on another device that lie in memory as those of a call do, and share it as they do."""
+    """Tensors on another device with the memory layout of those of a call, sharing memory where they do."""
 
     def __init__(self, device: str, value: int = 0) -> None:
         self.device, self.value = device, value

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The op table: what every op is, how each language spells it, and what it means.
 
-What enters: nothing; it stands just above errors and constants. What leaves: `OPS`, one `Row` per op of a plan, and
+What enters: nothing; it imports only errors and NumPy. What leaves: `OPS`, one `Row` per op of a plan, and
 `PUBLISHED`, the names that a SuperDSC may use. What holds: everything that has to know an op by name reads these rows
 (lowering, planner, KTIR, SuperDSC, back end, references), so that a new op is one row.
 """

@@ -19,7 +19,7 @@ from torch_spyre.errors import UnsupportedOp
 from torch_spyre.optable import meaning as m
 from torch_spyre.optable.kinds import Gives, Kind, Unit
 
-NONSTICK = "nonstick"  # suffix of reductions over a dim that does not lie in the sticks; the result is the same
+NONSTICK = "nonstick"  # suffix of reductions over a dim that is not in the sticks; the result is the same
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ SELECT, RESTICKIFY = OPS["where3"], OPS["ReStickifyOpHBM"]
 
 
 def lookup(name: str, known: Mapping[str, Row] = OPS) -> Row:
-    """The op of that name, with or without the suffix that only says where the reduced dim lies."""
+    """The op of that name, with or without the suffix that only says whether the reduced dim is in the sticks."""
     found = known.get(name)
     if found is None:
         found = known.get(name.removesuffix(NONSTICK))

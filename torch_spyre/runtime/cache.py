@@ -80,7 +80,7 @@ class CachedKernel:
 
 
 class Key(str):
-    """Name of an entry, with the inputs it stands for: what is stored under it says for which layouts it was made."""
+    """Name of an entry, with the inputs that it was made for, which are stored in the entry."""
 
     inputs: tuple[tuple[Any, ...], ...] = ()
 
@@ -126,12 +126,12 @@ def root() -> Path:
 
 
 def folder_of(entry: str) -> Path:
-    """Where an entry lies, if it was stored."""
+    """The folder of an entry, whether or not it exists."""
     return root() / entry[:2] / entry
 
 
 def trusted(path: Path) -> bool:
-    """Whether nobody else can have written what lies at a path below the root, nor any folder on the way to it."""
+    """Whether nobody else can have written the file at a path below the root, nor any folder on the way to it."""
     reason = files.distrust(root(), links=True)
     for place in _way(path):
         reason = reason or files.distrust(place)

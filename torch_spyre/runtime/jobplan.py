@@ -6,7 +6,7 @@
 outputs; given inputs and outputs together it writes into the latter. A directory without kernel.json binds its
 arguments in order.
 
-What runs is what lies in the job's memory: a program that an H2D step overwrites is read back and proved again.
+The card runs the contents of the job's memory: a program that an H2D step overwrites is read back and proved again.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _make_runner(name: str, binary: bytes, kernel: cache.CachedKernel | None) ->
         given = driver.launcher(driver.Loaded(whole, program))
         return _Runner(given, given, program)
     fresh = driver.load(replace(kernel, program=binary, name=name))
-    # Outputs that the caller brings are further inputs to the launcher.
+    # Outputs that the caller passes are further inputs to the launcher.
     flat = tuple(("input", kernel.n_inputs + i) if kind == "output" else (kind, i) for kind, i in kernel.bindings)
     given = driver.Loaded(replace(fresh.kernel, bindings=flat, outputs=()), fresh.program)
     return _Runner(driver.launcher(fresh), driver.launcher(given), fresh.program)

@@ -3,7 +3,7 @@
 
     {"JobPreparationPlan": [Allocate, InitTransfer, ...], "JobExecPlan": [command, ...]}
 
-A command is ``{"command": name, "properties": {...}}``; numbers are decimal strings; pointers lie in segment 7, the
+A command is ``{"command": name, "properties": {...}}``; numbers are decimal strings; pointers are in segment 7, the
 memory of programs. Beside it, a kernel of ours has `program.bin` (docs/program-format.md), which InitTransfer loads and
 ComputeOnDevice runs, and `kernel.json`, which says how tensors bind to the program's arguments.
 """
@@ -75,7 +75,7 @@ Step = Compute | Transfer | HostCompute
 
 @dataclass(frozen=True)
 class SpyreCode:
-    """A parsed spyrecode.json. The job's `size` bytes stand for segment 7 from its start, wherever they are allocated;
+    """A parsed spyrecode.json. The job's `size` bytes are segment 7 from its start, wherever they are allocated;
     `buffers` maps each pinned host buffer to its size in bytes."""
 
     size: int

@@ -2,7 +2,7 @@
 """What a bundle needs from outside and gives back: its slots; and the kernel with LX slots moved through memory.
 
 A slot is a tensor that the bundle reads before writing it (input), or writes (output; intermediate if it reads it
-again). Memory slots lie in their 16 GiB segment, which is a launch argument. LX slots of a fragment get launch
+again). Memory slots are in their 16 GiB segment, which is a launch argument. LX slots of a fragment get launch
 arguments of their own after the segments: copies fill LX before the ops and empty it after them.
 """
 
@@ -62,7 +62,7 @@ class Slot:
 
     @cached_property
     def geometry(self) -> Geometry:
-        """In memory. An LX slot lies there as the whole tensor in its own layout order, without gaps."""
+        """In memory. An LX slot is stored there as the whole tensor in its own layout order, without gaps."""
         own = full_geometry(self.sdsc, self.tensor) if self.lx else self.sdsc.geometry(self.tensor)
         if self.lanes > 1:
             own = replace(own, strides={**own.strides, LANE: 1}, extents={**own.extents, LANE: 1})

@@ -37,7 +37,7 @@ GRAPH = {graph}
 INPUTS = [
 {inputs}]
 
-# What the planner was told.
+# The knobs that the planner read.
 KNOBS = {knobs}
 
 # The kernel in KTIR as it was compiled, if it came that far; --dumped runs this text instead of planning again.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where restickifies stand: a local search over the stick dims of temporaries, priced by the time model.
+"""Where restickifies are inserted: a local search over the stick dims of temporaries, priced by the time model.
 
 The starting point is greedy: every result takes the stick of its operands, and an operand that a node cannot use is
 re-laid right before it. Each such copy can move: upwards, by giving the node that made its source the wanted stick, so
@@ -102,7 +102,7 @@ def _next_window(graph: PlanGraph, planned: PlanGraph, prices: dict[object, floa
 
 
 def _window(graph: PlanGraph, planned: PlanGraph, start: int) -> PlanGraph:
-    """A part of the graph; what the nodes before it wrote lies as it was planned."""
+    """A part of the graph; what the nodes before it wrote keeps its planned layout."""
     part = graph.clone()
     for node in part.nodes[:start]:
         part.buffers[node.output.buffer].layout = planned.buffers[node.output.buffer].layout

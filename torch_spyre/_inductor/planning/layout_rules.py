@@ -45,7 +45,7 @@ def make_layout(buffer: PlanBuffer, order: Sequence[int]) -> Layout:
 
 
 def _joined_layout(buffer: PlanBuffer, order: Sequence[int]) -> Layout:
-    """For more dims than the layout rule covers: dims that lie in a row in the host tensor count as one."""
+    """For more dims than the layout rule covers: dims that are contiguous in the host tensor count as one."""
     import torch
 
     from torch_spyre._C import SpyreTensorLayout  # late: start-up
@@ -96,7 +96,7 @@ def form(graph: PlanGraph, node: PlanNode) -> object:
 
 
 class Layouts:
-    """Gives layouts to the nodes of a graph one after the other; copies stand before the nodes that need them."""
+    """Gives layouts to the nodes of a graph in order, and inserts copies before the nodes that need them."""
 
     def __init__(self, graph: PlanGraph, choices: Mapping[object, str]) -> None:
         self.graph, self.choices = graph, choices
@@ -170,7 +170,7 @@ class Layouts:
         return [*others, stick]
 
     def _stick_dim(self, node: PlanNode) -> str:
-        """The dim inside the sticks of the result; _SPARSE for one value per stick, "" for no wish."""
+        """The dim inside the sticks of the result; _SPARSE for one value per stick, "" if no operand prefers one."""
         if node.row.is_matmul:
             return "n"
         if node.row.is_copy:
@@ -188,19 +188,20 @@ class Layouts:
                 found += stick_dims(coords)
             else:
                 copied = True  # the copy can have any stick
-        wishes = list(dict.fromkeys(d for d in found if d in inside))
-        if wishes and self._only_vectors(node, wishes):
+        preferred = list(dict.fromkeys(d for d in found if d in inside))
+        if preferred and self._only_vectors(node, preferred):
             return ""
-        if wishes:
-            return wishes[0] if len(wishes) == 1 or node.row.kind is Kind.GATHER else self._cheapest(node, wishes)
+        if preferred:
+            one = len(preferred) == 1 or node.row.kind is Kind.GATHER
+            return preferred[0] if one else self._cheapest(node, preferred)
         if found and node.reduced and not any(d in inside for d in found):
             return _SPARSE
         if tensors and not found and not copied and inside and node.row.kind is not Kind.GATHER:
             return _SPARSE
         return ""
 
-    def _only_vectors(self, node: PlanNode, wishes: Sequence[str]) -> bool:
-        """Are all operands that have a wish far smaller than the result, whose last dim none of them has?
+    def _only_vectors(self, node: PlanNode, preferred: Sequence[str]) -> bool:
+        """Are all operands that prefer a stick dim far smaller than the result, whose last dim none of them has?
 
         Re-laying them costs less than a result that no other tensor matches.
         """
@@ -210,16 +211,16 @@ class Layouts:
         largest = max(self.graph.buffers[v.buffer].numel for v in node.loads())
         host = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.sizes())
         last = {t.dim for t in host[-1].terms} if host else set()
-        return bool(last) and not last & set(wishes) and largest * 32 <= buffer.numel
+        return bool(last) and not last & set(preferred) and largest * 32 <= buffer.numel
 
-    def _cheapest(self, node: PlanNode, wishes: Sequence[str]) -> str:
+    def _cheapest(self, node: PlanNode, preferred: Sequence[str]) -> str:
         """Of the dims that operands have in their sticks, the one that leaves the fewest bytes to re-lay; the result's
         last dim among equals, because most tensors have that."""
-        prices = {dim: sum(self._copy_bytes(node, load, dim) for load in node.loads()) for dim in wishes}
+        prices = {dim: sum(self._copy_bytes(node, load, dim) for load in node.loads()) for dim in preferred}
         buffer = self.graph.buffers[node.output.buffer]
         host = decompose(node.output.index, zip(buffer.stride, buffer.size, strict=True), node.result_sizes())
         last = {t.dim for t in host[-1].terms} if host else set()
-        best = min(wishes, key=lambda d: (prices[d], d not in last))
+        best = min(preferred, key=lambda d: (prices[d], d not in last))
         others = ", ".join(f"{d} {price} bytes" for d, price in prices.items() if d != best)
         node.notes.append(f"{best} in the sticks: {prices[best]} bytes to re-lay ({others})")
         return best

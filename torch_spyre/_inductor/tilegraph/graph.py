@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from torch_spyre import __version__
 from torch_spyre._inductor.tilegraph.index import Index
+from torch_spyre.errors import InvalidArgument
 from torch_spyre.ir.plan.tileops import Coord, Term
 from torch_spyre.optable import Row, TopK, lookup
 
@@ -170,8 +172,15 @@ class Graph(Nodes[Buffer, Node]):
 
     @staticmethod
     def from_json(text: str) -> Graph:
-        graph = _decode(json.loads(text))
-        assert isinstance(graph, Graph)
+        """The graph of `to_json`; InvalidArgument for other text, for instance that of another version."""
+        try:
+            graph = _decode(json.loads(text))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgument(
+                f"this is not a TileGraph of torch_spyre {__version__} ({error}); write it again with SPYRE_DUMP"
+            ) from error
+        if not isinstance(graph, Graph):
+            raise InvalidArgument(f"a TileGraph was expected, not {text[:40]!r}")
         return graph
 
     def clone(self) -> Graph:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an operation stands in the text that it was read from."""
+"""The line and column at which an operation was read."""
 
 from __future__ import annotations
 

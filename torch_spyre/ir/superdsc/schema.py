@@ -22,7 +22,7 @@ VALUE_TENSOR = "value_tensor"
 
 @dataclass(frozen=True)
 class Fold:
-    """One affine level of a coordinate: index i of `factor` stands for ``alpha * i + beta``."""
+    """One affine level of a coordinate: index i of `factor` means ``alpha * i + beta``."""
 
     label: str
     factor: int
@@ -41,7 +41,7 @@ class Primary:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Where a tensor starts on each core, in which order its dims lie (inner to outer), and its coordinates."""
+    """Where a tensor starts on each core, the order of its dims (inner to outer), and its coordinates."""
 
     index: int
     component: str  # hbm or lx
@@ -155,7 +155,7 @@ class SuperDSC:
 
     @property
     def keeps_stick(self) -> bool:
-        """Does the opfunc say that the reduced dim lies outside the sticks?"""
+        """Does the opfunc say that the reduced dim is not in the sticks?"""
         return self.opfunc == f"{self.row.superdsc}{NONSTICK}"
 
     def valid(self, dim: str) -> int:

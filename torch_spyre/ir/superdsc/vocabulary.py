@@ -28,18 +28,18 @@ MATMUL_LAYOUT_LABELS = ("INPUT", "KERNEL", "OUTPUT", "KERNEL_IDX")
 
 
 def scalar_operands(op: str) -> dict[int, str]:
-    """The constants that stand for an op's scalar operands, by position of the operand."""
+    """The constants that replace an op's scalar operands, by position of the operand."""
     row = PUBLISHED.get(op)
     return {} if row is None else dict(enumerate(row.scalars, start=row.tensors))
 
 
 def immediate_name(position: int, op: str = "") -> str:
-    """Name of the constant that stands for the scalar operand at a position."""
+    """Name of the constant that replaces the scalar operand at a position."""
     return scalar_operands(op).get(position, f"imm{position}")
 
 
 def immediate_position(name: str, op: str = "") -> int | None:
-    """Position of the scalar operand that a constant stands for; None if it is a constant of the op."""
+    """Position of the scalar operand that a constant replaces; None if it is a constant of the op."""
     for position, known in scalar_operands(op).items():
         if name == known:
             return position
