@@ -128,6 +128,9 @@ def test_a_bad_index_fails_the_launch_and_sticks() -> None:
         with pytest.raises(IndexOutOfRange, match=expected):
             card.synchronize()
     card.reset()
+    with pytest.raises(UninitializedRead, match="failed or was dropped"):
+        card.read(buffers[2][0], 24)
+    card.write(buffers[2][0], bytes(128))
     scatter = a.ScatterInst(dims(2), mem(1, 0, 0), mem(2, CORE * 8, 4), (where,))
     card.launch(_card.Program.load(build([scatter], [(R, 24), (RW, 20), (R, 24)], cores=3)), buffers)
     with pytest.raises(IndexOutOfRange, match="SCATTER"):

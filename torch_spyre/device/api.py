@@ -163,15 +163,17 @@ def init() -> None:
 _lazy_init = init  # PyTorch calls it before a Python program's first use of the device
 
 
-def reset(device: Any = None) -> None:
+def reset(device: Any = None, *, drop_queued: bool = False) -> None:
     """Makes a card usable again after an error; None: every card of the process.
 
-    Tensors keep what had been computed before the error; results of work that never ran are undefined.
+    Queued work of healthy streams runs first; with `drop_queued`, what has not begun never runs (after Ctrl-C, say).
+    Tensors keep what had been computed; reading one that failed or dropped work would have written raises
+    `UninitializedRead` until all of it is written.
     """
     indices = range(device_count()) if device is None else [device_index(device)]
     if _C.is_initialized():
         for index in indices:
-            _C.reset(index)
+            _C.reset(index, drop_queued)
 
 
 _initialized = True  # torch.utils.checkpoint asks for it before it keeps the state of the device's generator

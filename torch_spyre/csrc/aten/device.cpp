@@ -130,8 +130,8 @@ bool stream_idle(c10::Stream stream) {
   return !is_open(index) || on_card([&] { return card_of(index).query(static_cast<int>(stream.id())); });
 }
 
-void reset_device(c10::DeviceIndex index) {
-  if (is_open(index)) on_card([&] { card_of(index).reset(); });
+void reset_device(c10::DeviceIndex index, bool drop_queued) {
+  if (is_open(index)) on_card([&] { card_of(index).reset(drop_queued); });
 }
 
 int current_stream_id(c10::DeviceIndex index) { return current_streams[index]; }

@@ -33,7 +33,7 @@ void synchronize_stream(c10::Stream stream);
 /// True if everything submitted to the stream is done; raises the error of work that failed.
 bool stream_idle(c10::Stream stream);
 /// Forgets errors and injected faults of the card.
-void reset_device(c10::DeviceIndex index);
+void reset_device(c10::DeviceIndex index, bool drop_queued);
 
 /// Streams: id 0 is the default, 1-32 the low-priority pool, 33-64 the high-priority pool, handed out round-robin.
 /// Each thread has its own current stream on each device; launches and copies go there.

@@ -160,6 +160,10 @@ void submit(c10::DeviceIndex device, const std::shared_ptr<const card::Program>&
       program->prove(scalars);
     });
   }
+  if (C10_UNLIKELY(card_of(device).full(current_stream_id(device)))) {
+    WithoutGil released;
+    on_card([&] { card_of(device).make_room(current_stream_id(device)); });
+  }
   with_memory([&] { card_of(device).launch(program, buffers, scalars, current_stream_id(device)); });
   if (C10_UNLIKELY(launch_blocking.load(std::memory_order_relaxed))) synchronize_stream(current_stream(device));
   if (card::sanitize_mode() != card::Sanitize::off) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch_spyre._C: the Python face of the device.
 #include <ATen/core/Generator.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
 
 #include <mutex>
 
@@ -20,6 +22,16 @@ void synchronize(std::optional<int64_t> device) {
   py::gil_scoped_release no_gil;
   if (device) return synchronize_device(checked(*device));
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) synchronize_device(i);
+}
+
+/// Ctrl-C while a thread waits for a card: Python's handler runs, and what it raises ends the wait.
+void answer_signals() {
+  if (!Py_IsInitialized() || gettid() != getpid()) return;  // Python runs handlers in the main thread
+  py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return;
+  python_error error;
+  error.persist();
+  throw error;
 }
 
 void seed(const at::Generator& generator, uint64_t value) {
@@ -105,12 +117,13 @@ void bind_device(py::module_& m) {
   m.def("total_memory", [](int64_t device) { return card_of(checked(device)).total_bytes(); }, py::arg("device") = -1);
   m.def(
       "reset",
-      [](int64_t device) {
+      [](int64_t device, bool drop_queued) {
         const auto index = checked(device);
         py::gil_scoped_release no_gil;
-        reset_device(index);
+        reset_device(index, drop_queued);
       },
-      py::arg("device") = -1, "Clears errors and injected faults of a card, after its queued work.");
+      py::arg("device") = -1, py::arg("drop_queued") = false,
+      "Clears errors and injected faults of a card, after its queued work or instead of it.");
   m.def(
       "clock_ns", [](int64_t device) { return card_of(checked(device)).clock_ns(); }, py::arg("device") = -1,
       "When all work submitted so far is done on the device clock.");
@@ -128,6 +141,7 @@ void bind_device(py::module_& m) {
   m.def(
       "_spyre_reset_peak_stats", [](int64_t device) { device_allocator()->resetPeakStats(checked(device)); },
       py::arg("device"));
+  card::set_wait_check(&answer_signals);
   bind_random(m);
   bind_streams(m);
 }

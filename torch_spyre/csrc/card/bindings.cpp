@@ -173,11 +173,23 @@ void bind_streams(py::class_<Card>& card) {
       .def("synchronize", py::overload_cast<const Marker&>(&Card::synchronize), py::arg("marker"), NoGil())
       .def("query", &Card::query, py::arg("stream") = 0)
       .def("idle", &Card::idle, NotNone())
-      .def("reset", &Card::reset, NotNone(), NoGil())
+      .def("reset", &Card::reset, py::arg("drop_queued") = false, NoGil())
       .def(
           "inject_fault", [](Card& c, const std::string& kind, int64_t nth) { c.inject_fault(fault_named(kind), nth); },
           py::arg("kind"), py::arg("nth") = 1)
       .def("clock_ns", &Card::clock_ns, NotNone());
+}
+
+/// Bytes that `fill` reads from a card.
+template <class Fill>
+py::bytes bytes_of(size_t n, const Fill& fill) {
+  if (n > kSegmentBytes) throw Error("InvalidArgument", "read of " + std::to_string(n) + " bytes exceeds a segment");
+  std::string bytes(n, '\0');
+  {
+    py::gil_scoped_release release;
+    fill(std::as_writable_bytes(std::span(bytes.data(), n)));
+  }
+  return py::bytes(bytes);
 }
 
 void bind_card(py::module_& m) {
@@ -204,16 +216,15 @@ void bind_card(py::module_& m) {
       .def(
           "read",
           [](Card& c, uint64_t address, size_t n, int stream) {
-            if (n > kSegmentBytes)
-              throw Error("InvalidArgument", "read of " + std::to_string(n) + " bytes exceeds a segment");
-            std::string bytes(n, '\0');
-            {
-              py::gil_scoped_release release;
-              c.read(address, std::as_writable_bytes(std::span(bytes.data(), n)), stream);
-            }
-            return py::bytes(bytes);
+            return bytes_of(n, [&](std::span<std::byte> bytes) { c.read(address, bytes, stream); });
           },
           py::arg("address"), py::arg("n"), py::arg("stream") = 0)
+      .def(
+          "peek",
+          [](Card& c, uint64_t address, size_t n) {
+            return bytes_of(n, [&](std::span<std::byte> bytes) { c.peek(address, bytes); });
+          },
+          py::arg("address"), py::arg("n"))
       .def("launch", &launch, py::arg("program"), py::arg("args"), py::arg("scalars") = py::list(),
            py::arg("stream") = 0,
            "Queues a program. args: (address, bytes) pairs; scalars: int or float, as the program declares.")

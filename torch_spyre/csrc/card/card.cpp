@@ -17,6 +17,9 @@
 namespace spyre::card {
 namespace {
 
+// Commands that a thread which waits leaves to the worker: about a tenth of a second.
+constexpr uint64_t kLengthyWork = 500'000'000, kLengthyBytes = 256u << 20;
+
 /// The fault that was injected for a command when it was submitted; it strikes when the command runs.
 enum class Strike : uint8_t { none, fault, lost };
 
@@ -77,7 +80,8 @@ class CardImpl final : public Card {
   }
 
   void write(uint64_t address, std::span<const std::byte> bytes, int stream) override {
-    std::vector<Point> after = used(address, bytes.size(), stream, "write");
+    std::vector<Point> after = used(address, bytes.size(), stream, "write").first;
+    queue_.throw_sticky(stream);
     writing(address, bytes.size());
     if (sanitizing()) shadow_.written(address, address + bytes.size());
     transfer_now(true, bytes.size(), stream, std::move(after),
@@ -85,11 +89,17 @@ class CardImpl final : public Card {
   }
 
   void read(uint64_t address, std::span<std::byte> bytes, int stream) override {
-    std::vector<Point> after = used(address, bytes.size(), stream, "read");
+    std::vector<Point> after = used(address, bytes.size(), stream, "read").first;
+    queue_.throw_sticky(stream);
     check_defined(address);
     if (timing_only_) std::memset(bytes.data(), 0, bytes.size());
     transfer_now(false, bytes.size(), stream, std::move(after),
                  [&] { std::memcpy(bytes.data(), memory_.at(address), bytes.size()); });
+  }
+
+  void peek(uint64_t address, std::span<std::byte> bytes) override {
+    used(address, bytes.size(), 0, "peek");
+    queue_.when_idle([&] { std::memcpy(bytes.data(), memory_.at(address), bytes.size()); });
   }
 
   void launch(std::shared_ptr<const Program> program, std::span<const Buffer> args, std::span<const Scalar> scalars,
@@ -113,8 +123,11 @@ class CardImpl final : public Card {
   }
   bool idle() const override { return queue_.idle(); }
 
-  void reset() override {
-    queue_.reset();
+  bool full(int stream) const override { return queue_.full(checked(stream)); }
+  void make_room(int stream) override { queue_.make_room(checked(stream)); }
+
+  void reset(bool drop_queued) override {
+    queue_.reset(drop_queued);
     faults_.disarm();
   }
   void inject_fault(Fault fault, int64_t nth) override { faults_.arm(fault, nth); }
@@ -147,10 +160,11 @@ class CardImpl final : public Card {
     return stream;
   }
 
-  std::vector<Point> used(uint64_t address, uint64_t bytes, int stream, const char* what) {
+  /// What work that uses the memory has to wait for, and the number of the allocation.
+  std::pair<std::vector<Point>, uint64_t> used(uint64_t address, uint64_t bytes, int stream, const char* what) {
     std::vector<Point> after;
-    memory_.use(address, bytes, checked(stream), what, after);
-    return after;
+    const uint64_t number = memory_.use(address, bytes, checked(stream), what, after);
+    return {std::move(after), number};
   }
 
   Cost dma_cost(bool to_device, uint64_t bytes) const {
@@ -186,15 +200,22 @@ class CardImpl final : public Card {
 
   /// Announces a write by a launch or transfer; in a timing-only run, that what is there means nothing from now on.
   void writing(uint64_t address, uint64_t bytes) {
-    memory_.set_undefined(address, timing_only_);
+    memory_.wrote(address, bytes, timing_only_);
     if (!timing_only_) commit(address, bytes);
   }
 
   void check_defined(uint64_t address) const {
-    if (!timing_only_ && memory_.undefined(address))
+    using Contents = Memory::Contents;
+    const Contents contents = timing_only_ ? Contents::values : memory_.contents(address);
+    if (contents == Contents::timed)
       throw Error("UninitializedRead", "address " + std::to_string(address) +
                                            " belongs to a tensor that a timing-only run made: its values were never "
                                            "computed; make it again outside torch_spyre.predict.timing_only()");
+    if (contents == Contents::dropped)
+      throw Error("UninitializedRead",
+                  "address " + std::to_string(address) +
+                      " belongs to a tensor that work would have written which failed or was "
+                      "dropped: its values were never computed; make it again, or write all of it");
   }
 
   void count_dma(bool to_device, uint64_t bytes) {
@@ -249,7 +270,13 @@ class CardImpl::LaunchCommand final : public Command {
     if (compute) launch.shadow ? card_.executor_.run_sanitized(launch) : card_.executor_.run(launch);
     card_.count_launch(proof_->counters);
   }
+  void dropped() override {
+    for (auto [address, number] : written) card_.memory_.lost_write(address, number);
+  }
+  bool lengthy() const override { return compute && proof_->work > kLengthyWork; }
+
   Launch launch;
+  std::vector<std::pair<uint64_t, uint64_t>> written;  // addresses and numbers of allocations
   Strike fate = Strike::none;
   bool compute = true;
 
@@ -261,10 +288,11 @@ class CardImpl::LaunchCommand final : public Command {
 
 class CardImpl::DmaCommand final : public Command {
  public:
-  DmaCommand(CardImpl& card, const DmaPlan& plan, bool to_device, std::shared_ptr<const void> keep)
+  DmaCommand(CardImpl& card, const DmaPlan& plan, bool to_device, uint64_t number, std::shared_ptr<const void> keep)
       : card_(card),
         plan_(plan),
         to_device_(to_device),
+        number_(number),
         keep_(std::move(keep)),
         fate_(card.strike(Fault::dma)),
         compute_(!card.timing_only_) {}
@@ -273,11 +301,16 @@ class CardImpl::DmaCommand final : public Command {
     if (compute_) run_dma(plan_, to_device_, card_.memory_.at(0));
     card_.count_dma(to_device_, plan_.bytes);
   }
+  void dropped() override {
+    if (to_device_) card_.memory_.lost_write(plan_.storage_address, number_);
+  }
+  bool lengthy() const override { return compute_ && plan_.bytes > kLengthyBytes; }
 
  private:
   CardImpl& card_;
   DmaPlan plan_;
   bool to_device_;
+  uint64_t number_;  // of the allocation on the card
   std::shared_ptr<const void> keep_;
   Strike fate_;
   bool compute_;
@@ -285,7 +318,8 @@ class CardImpl::DmaCommand final : public Command {
 
 void CardImpl::transfer(const DmaPlan& plan, bool to_device, bool blocking, int stream,
                         std::shared_ptr<const void> keep) {
-  std::vector<Point> after = used(plan.storage_address, plan.storage_bytes, stream, to_device ? "dma_in" : "dma_out");
+  auto [after, number] = used(plan.storage_address, plan.storage_bytes, stream, to_device ? "dma_in" : "dma_out");
+  blocking ? queue_.throw_sticky(stream) : queue_.throw_refusal(stream);
   if (to_device)
     writing(plan.storage_address, plan.storage_bytes);
   else
@@ -297,8 +331,8 @@ void CardImpl::transfer(const DmaPlan& plan, bool to_device, bool blocking, int 
     return;
   }
   const Cost cost = dma_cost(to_device, plan.bytes);
-  const uint64_t end = queue_.submit(stream, std::make_unique<DmaCommand>(*this, plan, to_device, std::move(keep)),
-                                     cost, std::move(after));
+  const uint64_t end = queue_.submit(
+      stream, std::make_unique<DmaCommand>(*this, plan, to_device, number, std::move(keep)), cost, std::move(after));
   booked_dma(to_device, stream, end, cost, plan.bytes);
 }
 
@@ -333,14 +367,20 @@ void CardImpl::launch(std::shared_ptr<const Program> program, std::span<const Bu
                                        std::to_string(image.args.size()) + " and " +
                                        std::to_string(image.scalar_is_float.size()));
   if (image.n_int_scalars) check_scalars(image, scalars);
+  queue_.throw_refusal(stream);
   auto command = std::make_unique<LaunchCommand>(*this, loaded, loaded->proof_for(scalars));
+  command->written.reserve(args.size());
   command->launch.args.reserve(args.size());
   std::vector<Point> after;
   for (size_t a = 0; a < args.size(); ++a) {
     check_argument(image, a, args[a]);
-    if (args[a].bytes) memory_.use(args[a].address, args[a].bytes, stream, "launch", after);
+    const bool writes = image.args[a].access & kWrite;
+    if (args[a].bytes) {
+      const uint64_t number = memory_.use(args[a].address, args[a].bytes, stream, "launch", after);
+      if (writes) command->written.emplace_back(args[a].address, number);
+    }
     if (image.args[a].access & kRead) check_defined(args[a].address);
-    if (image.args[a].access & kWrite) writing(args[a].address, image.args[a].bytes);
+    if (writes) writing(args[a].address, image.args[a].bytes);
     command->launch.args.push_back(memory_.at(args[a].address));
   }
   command->launch.scalars.assign(scalars.begin(), scalars.end());

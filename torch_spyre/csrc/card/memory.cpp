@@ -165,7 +165,7 @@ uint64_t Memory::allocate(uint64_t bytes) {
     free_.give(address, address + rounded);
     throw;
   }
-  live_.emplace(address, Live{address + rounded, {}, recall(address, address + rounded)});
+  live_.emplace(address, Live{address + rounded, {}, recall(address, address + rounded), ++allocations_});
   allocated_ += rounded;
   retained_ -= std::min(retained_, rounded);
   return address;
@@ -273,37 +273,54 @@ void Memory::throw_budget(uint64_t bytes) const {
                                  " bytes are in use; free tensors or raise SPYRE_HOST_MEMORY_GB");
 }
 
-void Memory::use(uint64_t address, uint64_t bytes, int stream, const char* what, std::vector<Point>& after) {
-  std::lock_guard lock(mutex_);
+/// The last allocation that begins at the address or below it.
+Memory::Live* Memory::live_at(uint64_t address) {
   auto block = live_.upper_bound(address);
-  if (block != live_.begin()) {
-    Live& live = (--block)->second;
-    if (address <= live.end && bytes <= live.end - address) {
-      live.used.set(stream);
-      std::erase_if(live.pending, [&](Point p) { return progress_.done(p); });
-      for (Point p : live.pending)
-        if (p.stream != stream) after.push_back(p);
-      return;
-    }
+  return block == live_.begin() ? nullptr : &std::prev(block)->second;
+}
+
+uint64_t Memory::use(uint64_t address, uint64_t bytes, int stream, const char* what, std::vector<Point>& after) {
+  std::lock_guard lock(mutex_);
+  Live* live = live_at(address);
+  if (live && address <= live->end && bytes <= live->end - address) {
+    live->used.set(stream);
+    std::erase_if(live->pending, [&](Point p) { return progress_.done(p); });
+    for (Point p : live->pending)
+      if (p.stream != stream) after.push_back(p);
+    return live->number;
   }
   throw Error("OutOfBounds", std::string(what) + ": bytes [" + std::to_string(address) + ", " +
                                  std::to_string(address) + " + " + std::to_string(bytes) +
                                  ") are not inside one live allocation of this card");
 }
 
-void Memory::set_undefined(uint64_t address, bool undefined) {
-  if (!undefined && !any_undefined_.load(std::memory_order_relaxed)) return;
+void Memory::wrote(uint64_t address, uint64_t bytes, bool timing_only) {
+  if (!timing_only && !any_undefined_.load(std::memory_order_relaxed)) return;
   std::lock_guard lock(mutex_);
   auto block = live_.upper_bound(address);
-  if (block != live_.begin()) (--block)->second.undefined = undefined;
-  if (undefined) any_undefined_ = true;
+  if (block == live_.begin()) return;
+  auto& [begin, live] = *std::prev(block);
+  if (timing_only) {
+    live.contents = Contents::timed;
+    any_undefined_ = true;
+  } else if (address == begin && round_up(address + bytes, kStickBytes) >= live.end) {
+    live.contents = Contents::values;
+  }
 }
 
-bool Memory::undefined(uint64_t address) const {
-  if (!any_undefined_.load(std::memory_order_relaxed)) return false;
+void Memory::lost_write(uint64_t address, uint64_t number) {
+  std::lock_guard lock(mutex_);
+  Live* live = live_at(address);
+  if (!live || live->number != number) return;
+  live->contents = Contents::dropped;
+  any_undefined_ = true;
+}
+
+Memory::Contents Memory::contents(uint64_t address) const {
+  if (!any_undefined_.load(std::memory_order_relaxed)) return Contents::values;
   std::lock_guard lock(mutex_);
   auto block = live_.upper_bound(address);
-  return block != live_.begin() && std::prev(block)->second.undefined;
+  return block == live_.begin() ? Contents::values : std::prev(block)->second.contents;
 }
 
 uint64_t Memory::allocated_bytes() const {

@@ -66,16 +66,21 @@ class Memory {
   void reclaim();
 
   /// Notes that the next command of `stream` uses the range, and adds what it has to wait for. Throws OutOfBounds
-  /// unless the range lies in one live allocation.
-  void use(uint64_t address, uint64_t bytes, int stream, const char* what, std::vector<Point>& after);
+  /// unless the range lies in one live allocation, whose number is returned.
+  uint64_t use(uint64_t address, uint64_t bytes, int stream, const char* what, std::vector<Point>& after);
 
   /// Accounts for a write of the range. Returns false if it would exceed the budget.
   bool commit(uint64_t address, uint64_t bytes);
   [[noreturn]] void throw_budget(uint64_t bytes) const;
 
-  /// Says that the contents of the allocation were timed but never computed, or that they exist again.
-  void set_undefined(uint64_t address, bool undefined);
-  bool undefined(uint64_t address) const;
+  /// Whether an allocation holds values. `timed`: a timing-only run wrote them. `dropped`: work that failed or never
+  /// ran would have written them.
+  enum class Contents : uint8_t { values, timed, dropped };
+  /// A write of the range: what it makes of the allocation's contents. Values come back when all of it is written.
+  void wrote(uint64_t address, uint64_t bytes, bool timing_only);
+  /// The allocation of this number, if it is still there, lost what a command would have written.
+  void lost_write(uint64_t address, uint64_t number);
+  Contents contents(uint64_t address) const;
 
   std::byte* at(uint64_t address) const { return base_ + address; }
   uint64_t allocated_bytes() const;
@@ -86,7 +91,8 @@ class Memory {
     uint64_t end;
     std::bitset<kStreams> used;  // streams that use it
     std::vector<Point> pending;  // uses by earlier owners
-    bool undefined = false;      // a timing-only run wrote it
+    uint64_t number;             // no two allocations have the same
+    Contents contents = Contents::values;
   };
   struct Freed {
     uint64_t end;
@@ -94,6 +100,7 @@ class Memory {
   };
 
   void open_pages(uint64_t end);
+  Live* live_at(uint64_t address);
   std::vector<Point> unfinished(const Live& block) const;
   void remember(uint64_t begin, const Live& block);
   std::vector<Point> recall(uint64_t begin, uint64_t end);
@@ -109,6 +116,7 @@ class Memory {
   uint64_t retained_ = 0;            // upper estimate of committed bytes inside free blocks
   uint64_t opened_ = 0;              // bytes from the start that are readable and writable
   std::vector<uint64_t> committed_;  // one bit per chunk
+  uint64_t allocations_ = 0;         // ever made
   std::atomic<bool> any_undefined_{false};
 };
 

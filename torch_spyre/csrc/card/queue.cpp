@@ -2,6 +2,7 @@
 #include "queue.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "team.h"
@@ -11,25 +12,57 @@ namespace {
 
 constexpr Point kNever{0, ~0ull};
 constexpr uint64_t kNear = 2;  // commands before the end of a wait: short ones as a rule, such as a copy to the host
+constexpr uint64_t kDepth = 1024;                // commands that a stream holds
+constexpr std::chrono::milliseconds kSlice{50};  // of a wait, after which its thread looks whether to go on
 
-/// Work whose caller waits for it and receives its exception.
-class Awaited final : public Command {
+std::atomic<void (*)()> wait_check{nullptr};
+
+/// A slice of a wait that begins now.
+class SliceEnd {
  public:
-  Awaited(const std::function<void()>& work, std::exception_ptr& error) : work_(work), error_(error) {}
-  void run() override {
-    try {
-      work_();
-    } catch (const Error& error) {
-      error_ = std::current_exception();
-      if (error.kind() == "DeviceLost") throw;
-    } catch (...) {
-      error_ = std::current_exception();
-    }
+  bool reached() const { return Clock::now() >= end_; }
+  /// At the end of the slice: lets the thread leave the wait by an exception, and begins the next slice.
+  void check() {
+    if (!reached()) return;
+    if (auto* leave = wait_check.load(std::memory_order_acquire)) leave();
+    end_ = Clock::now() + kSlice;
   }
 
  private:
-  const std::function<void()>& work_;
-  std::exception_ptr& error_;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point end_ = Clock::now() + kSlice;
+};
+
+/// Work whose caller waits for it and receives its exception. The caller's wait may end before: then the work, which
+/// refers to variables of the caller, must not begin.
+struct Awaited {
+  explicit Awaited(const std::function<void()>& work) : work(work) {}
+  bool take() { return !taken.exchange(true, std::memory_order_acq_rel); }
+  void run() {
+    try {
+      work();
+    } catch (const Error& failure) {
+      error = std::current_exception();
+      if (failure.kind() == "DeviceLost") throw;
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+
+  const std::function<void()>& work;
+  std::atomic<bool> taken{false};  // by whoever runs it, or by the caller, who takes it back
+  std::exception_ptr error;
+};
+
+class AwaitedCommand final : public Command {
+ public:
+  explicit AwaitedCommand(std::shared_ptr<Awaited> awaited) : awaited_(std::move(awaited)) {}
+  void run() override {
+    if (awaited_->take()) awaited_->run();
+  }
+
+ private:
+  std::shared_ptr<Awaited> awaited_;
 };
 
 /// A sticky error as a call sees it: as it is the first time, then as an earlier one. Both say what helps.
@@ -42,7 +75,7 @@ Error as_seen(const Error& error, const std::string& who, bool first) {
   return Error(error.kind(), text + "; " + who + " refuses further calls until torch.spyre.reset()");
 }
 
-std::optional<Error> execute(Command& command) {
+std::optional<Error> execute(auto& command) {
   try {
     command.run();
   } catch (const Error& error) {
@@ -89,6 +122,12 @@ void Queue::throw_lost() const {
   if (lost_) check(streams_[0], Call::brings_work);
 }
 
+void Queue::throw_refusal(int stream) const {
+  if (!failed_.load(std::memory_order_acquire)) return;
+  std::lock_guard lock(mutex_);
+  check(streams_[stream], Call::brings_work);
+}
+
 bool Queue::failed(Point point) const {
   const Stream& s = streams_[point.stream];
   return s.error && s.failed_at <= point.sequence;
@@ -107,6 +146,7 @@ uint64_t Queue::push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry e
 }
 
 uint64_t Queue::submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after) {
+  make_room(stream);
   std::unique_lock lock(mutex_);
   Stream& s = streams_[stream];
   check(s, Call::brings_work);
@@ -121,22 +161,28 @@ uint64_t Queue::run_now(int stream, const std::function<void()>& work, Cost cost
   check(s, Call::asks);
   const uint64_t end = clock_.book(stream, cost);
   clock_.host_saw(end);
-  std::exception_ptr error;
-  Awaited command(work, error);
+  auto awaited = std::make_shared<Awaited>(work);
   bool after_done = std::all_of(after.begin(), after.end(), [&](Point p) { return progress_.done(p); });
   if (s.entries.empty() && !running_ && after_done) {
     running_ = true;
     lock.unlock();
-    auto lost = execute(command);
+    auto lost = execute(*awaited);
     lock.lock();
     if (lost) fail(s, *lost);
     stop_running(lock);
   } else {
-    uint64_t sequence = push(s, lock, {std::make_unique<Awaited>(work, error), std::move(after), false});
-    wait_for({stream, sequence});
-    if (!error) throw_sticky(stream);
+    const Point point{stream, push(s, lock, {std::make_unique<AwaitedCommand>(awaited), std::move(after), false})};
+    try {
+      wait_for(point);
+    } catch (...) {
+      if (!awaited->take()) wait_for(point, Patience::endless);
+      throw;
+    }
+    if (!awaited->error) throw_sticky(stream);
+    if (awaited->take())
+      throw Error("DeviceFault", "another thread dropped this transfer before it began (reset(drop_queued=True))");
   }
-  if (error) std::rethrow_exception(error);
+  if (awaited->error) std::rethrow_exception(awaited->error);
   return end;
 }
 
@@ -147,6 +193,7 @@ Marker Queue::record(int stream) {
 }
 
 void Queue::wait(int stream, const Marker& marker) {
+  make_room(stream);
   std::unique_lock lock(mutex_);
   Stream& s = streams_[stream];
   check(s, Call::brings_work);
@@ -188,7 +235,16 @@ void Queue::synchronize() {
 
 bool Queue::idle() const { return queued_.load(std::memory_order_acquire) == 0; }
 
-void Queue::reset() {
+bool Queue::full(int stream) const {
+  return progress_.tail(stream).sequence - progress_.completed[stream].load(std::memory_order_acquire) >= kDepth;
+}
+
+void Queue::make_room(int stream) {
+  if (full(stream)) wait_for({stream, progress_.tail(stream).sequence - kDepth / 2});
+}
+
+void Queue::reset(bool drop) {
+  if (drop) drop_queued();
   for (int s = 0; s < kStreams; ++s) wait_for(progress_.tail(s));
   std::lock_guard lock(mutex_);
   for (Stream& s : streams_) s.error.reset();
@@ -196,13 +252,33 @@ void Queue::reset() {
   failed_ = false;
 }
 
+/// Takes everything that has not begun out of the streams. A command that is running may then count as done; nothing
+/// else runs before it ends.
+void Queue::drop_queued() {
+  std::vector<Entry> entries;  // their memory goes when the lock is free
+  std::unique_lock lock(mutex_);
+  for (Stream* stream : active_) {
+    for (Entry& entry : stream->entries) {
+      if (entry.command) entry.command->dropped();
+      entries.push_back(std::move(entry));
+    }
+    queued_.fetch_sub(stream->entries.size(), std::memory_order_release);
+    progress_.completed[stream->id].fetch_add(stream->entries.size(), std::memory_order_release);
+    stream->entries.clear();
+  }
+  active_.clear();
+  lock.unlock();
+  done_.notify_all();
+}
+
 void Queue::when_idle(const std::function<void()>& action) {
-  for (;;) {
+  for (SliceEnd slice_end;;) {
     {
       std::lock_guard lock(mutex_);
       if (active_.empty() && !running_) return action();
     }
-    if (!run_until(kNever)) wait_behind_runner(kNever);
+    slice_end.check();
+    if (!run_until(kNever, Runner::waiter)) wait_behind_runner(kNever);
   }
 }
 
@@ -217,19 +293,26 @@ Clock Queue::clock() const {
 }
 
 /// Runs or awaits commands until the point is reached.
-void Queue::wait_for(Point point) {
-  while (!progress_.done(point))
-    if (!run_until(point)) wait_behind_runner(point);
+void Queue::wait_for(Point point, Patience patience) {
+  SliceEnd slice_end;
+  while (!progress_.done(point)) {
+    if (patience == Patience::may_give_up) slice_end.check();
+    if (!run_until(point, Runner::waiter)) wait_behind_runner(point);
+  }
 }
 
 /// Host threads that run launches want all CPUs: one that waits for much work sleeps, and wakes shortly before the end.
 void Queue::wait_behind_runner(Point point) {
-  auto ready = [&] { return progress_.done(point) || !running_; };
-  if (near(point) && spin_until(ready, spin_pauses())) return;
+  if (near(point)) spin_until([&] { return progress_.done(point) || !running_; }, spin_pauses());
+  if (progress_.done(point)) return;
   std::unique_lock lock(mutex_);
   const bool was_near = near(point);
+  auto awake = [&] {
+    return progress_.done(point) || (!was_near && near(point)) || (!running_ && best(Runner::waiter)) ||
+           (point == kNever && active_.empty() && !running_);
+  };
   waiting_.push_back(point);
-  done_.wait(lock, [&] { return ready() || (!was_near && near(point)); });
+  done_.wait_for(lock, kSlice, awake);
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), point));
 }
 
@@ -250,14 +333,22 @@ bool Queue::ready(const Entry& entry) const {
 }
 
 /// High priority first, then the stream that has waited longest for its turn. An entry waits only for entries that were
-/// submitted before it, so among all that are queued one is always ready: there is no deadlock.
-Queue::Stream* Queue::next() {
+/// submitted before it, so among all that are queued one is always ready: there is no deadlock. The worker is awake
+/// whenever there is work and nobody runs it, so a thread that waits may leave it to the worker.
+Queue::Stream* Queue::best(Runner runner) const {
   auto rank = [](const Stream& s) { return std::pair(s.id < kFirstHighPriorityStream, s.turn); };
   Stream* best = nullptr;
   for (Stream* s : active_)
     if (ready(s->entries.front()) && (!best || rank(*s) < rank(*best))) best = s;
-  if (best) best->turn = ++turns_;
-  return best;
+  if (!best || runner == Runner::worker) return best;
+  const Command* command = best->entries.front().command.get();
+  return command && command->lengthy() ? nullptr : best;
+}
+
+Queue::Stream* Queue::next(Runner runner) {
+  Stream* stream = best(runner);
+  if (stream) stream->turn = ++turns_;
+  return stream;
 }
 
 Queue::Entry Queue::pop(Stream& stream) {
@@ -267,20 +358,23 @@ Queue::Entry Queue::pop(Stream& stream) {
   return entry;
 }
 
-/// Executes commands until the point is reached or none is ready. False if there is nothing to do, or if another
-/// thread does it.
-bool Queue::run_until(Point point) {
+/// Executes commands until the point is reached or none is ready; a waiter, until its slice of time is over. False if
+/// there is nothing to do, or if it is for another thread.
+bool Queue::run_until(Point point, Runner runner) {
   std::unique_lock lock(mutex_);
-  Stream* stream = running_ ? nullptr : next();
+  Stream* stream = running_ ? nullptr : next(runner);
   if (!stream) return false;
   running_ = true;
-  for (bool wake = false; stream; stream = progress_.done(point) ? nullptr : next()) {
+  const SliceEnd slice_end;
+  auto over = [&] { return progress_.done(point) || (runner == Runner::waiter && slice_end.reached()); };
+  for (bool wake = false; stream; stream = over() ? nullptr : next(runner)) {
     Entry entry = pop(*stream);
     if (entry.inherits) inherit(*stream, entry);
-    const bool dropped = lost_ || stream->error || !entry.command;
+    const bool refused = lost_ || stream->error;
     lock.unlock();
     if (wake) done_.notify_all();
-    auto error = dropped ? std::nullopt : execute(*entry.command);
+    auto error = refused || !entry.command ? std::nullopt : execute(*entry.command);
+    if (entry.command && (refused || error)) entry.command->dropped();
     entry.command.reset();
     lock.lock();
     if (error) fail(*stream, *error);
@@ -321,7 +415,7 @@ void Queue::stop_running(std::unique_lock<std::mutex>& lock) {
 
 void Queue::work() {
   for (;;) {
-    if (run_until(kNever)) continue;
+    if (run_until(kNever, Runner::worker)) continue;
     auto ready = [&] { return queued_.load(std::memory_order_acquire) != 0 && !running_; };
     if (spin_until(ready, spin_pauses())) continue;
     std::unique_lock lock(mutex_);
@@ -332,5 +426,7 @@ void Queue::work() {
     worker_asleep_ = false;
   }
 }
+
+void set_wait_check(void (*check)()) { wait_check.store(check, std::memory_order_release); }
 
 }  // namespace spyre::card

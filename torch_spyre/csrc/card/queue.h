@@ -41,6 +41,10 @@ class Command {
  public:
   virtual ~Command() = default;
   virtual void run() = 0;
+  /// It failed, or will never run: what it would have written is not there.
+  virtual void dropped() {}
+  /// It may take longer than a person likes to wait for the answer to Ctrl-C.
+  virtual bool lengthy() const { return false; }
 };
 
 class Queue {
@@ -48,12 +52,12 @@ class Queue {
   explicit Queue(Progress& progress);
   ~Queue();
 
-  /// Queues work behind all of its stream and behind the points `after`. Throws the sticky error if there is one; an
-  /// Error thrown by the command becomes the stream's sticky error, and commands queued behind it are dropped.
-  /// Returns when the work ends on the device clock.
+  /// Queues work behind all of its stream and behind the points `after`; waits first if the stream is full. Throws the
+  /// sticky error if there is one; an Error thrown by the command becomes the stream's sticky error, and commands
+  /// queued behind it are dropped. Returns when the work ends on the device clock.
   uint64_t submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after = {});
   /// The same for work whose caller waits for it, on the calling thread if possible. Its error goes to the caller and
-  /// does not stick, unless the card is lost.
+  /// does not stick, unless the card is lost. A wait that is given up takes the work back if it has not begun.
   uint64_t run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after = {});
 
   Marker record(int stream);
@@ -65,9 +69,15 @@ class Queue {
   /// Throws the sticky error of the stream, or of the card, to a call that asks for it.
   void throw_sticky(int stream) const;
   void throw_lost() const;
+  /// The same, to a call that brings work: before it announces what the work will write.
+  void throw_refusal(int stream) const;
   /// Nothing is queued or running.
   bool idle() const;
-  void reset();
+  /// Whether the next submission to the stream would wait, and that wait.
+  bool full(int stream) const;
+  void make_room(int stream);
+  /// Waits for queued work, or drops what has not begun, and forgets all errors.
+  void reset(bool drop);
 
   /// Calls `action` at a moment when nothing is queued, and keeps others from queueing meanwhile.
   void when_idle(const std::function<void()>& action);
@@ -92,16 +102,21 @@ class Queue {
   };
   /// A call that brings work is not what failed; one that asks how the work went may be the first to hear of it.
   enum class Call : uint8_t { brings_work, asks };
+  /// A thread that waits runs short commands only, and not for long at a time: it must be able to give up.
+  enum class Runner : uint8_t { worker, waiter };
+  enum class Patience : uint8_t { may_give_up, endless };
 
   void check(const Stream& stream, Call call) const;
   bool failed(Point point) const;
   uint64_t push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry entry);
-  void wait_for(Point point);
+  void wait_for(Point point, Patience patience = Patience::may_give_up);
+  void drop_queued();
   void wait_behind_runner(Point point);
   bool near(Point point) const;
   bool awaited(const Stream& stream) const;
-  bool run_until(Point point);
-  Stream* next();
+  bool run_until(Point point, Runner runner);
+  Stream* best(Runner runner) const;
+  Stream* next(Runner runner);
   bool ready(const Entry& entry) const;
   Entry pop(Stream& stream);
   void inherit(Stream& stream, const Entry& entry);

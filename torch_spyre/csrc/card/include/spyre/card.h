@@ -163,6 +163,8 @@ class Card {
   /// Raw bytes; blocking.
   virtual void write(uint64_t address, std::span<const std::byte> bytes, int stream = 0) = 0;
   virtual void read(uint64_t address, std::span<std::byte> bytes, int stream = 0) = 0;
+  /// The bytes as they are when the card is idle, whatever failed before: to look at what a failure left.
+  virtual void peek(uint64_t address, std::span<std::byte> bytes) = 0;
 
   /// Queues the program. Arguments are checked (count, size, alignment) before it is queued.
   virtual void launch(std::shared_ptr<const Program> program, std::span<const Buffer> args,
@@ -182,8 +184,14 @@ class Card {
   virtual bool query(int stream) const = 0;
   virtual bool idle() const = 0;
 
-  /// Waits for queued work of healthy streams, then forgets all errors and injected faults. Memory keeps its contents.
-  virtual void reset() = 0;
+  /// A stream holds about a thousand commands; a submission to one that is full waits until half of them have run.
+  virtual bool full(int stream) const = 0;
+  virtual void make_room(int stream) = 0;
+
+  /// Waits for queued work of healthy streams, or drops what has not begun, then forgets all errors and injected
+  /// faults. Memory keeps its contents. Reading an allocation that failed or dropped work would have written throws
+  /// UninitializedRead, until all of it is written.
+  virtual void reset(bool drop_queued = false) = 0;
   /// Makes the n-th next (from 1) allocation, transfer or launch fail; device_lost counts transfers and launches.
   virtual void inject_fault(Fault fault, int64_t nth) = 0;
 
@@ -202,6 +210,10 @@ class Card {
 /// depend on it.
 void set_host_threads(int n);
 int host_threads();
+
+/// Called every 50 ms by a thread that waits for a card. It may throw, and the wait ends: the queue goes on, except
+/// that a blocking transfer which has not begun is taken back.
+void set_wait_check(void (*check)());
 
 /// fp32 <-> code of one element, for constants and tests.
 uint32_t encode(float value, int format);
