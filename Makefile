@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make setup | models | demo | test | test-full | test-asan | replay BASE=<commit> | lint | bench | clean
+# make setup | models | demo | test | test-full | test-asan | nightly | replay BASE=<commit> | lint | docs | wheel | bench | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.setup-stamp
 CPP := $(shell find torch_spyre/csrc -name '*.cpp' -o -name '*.h')
 PYTEST := $(BIN)/python -m pytest -q -n 2
 
-.PHONY: setup build models demo test test-full test-asan replay lint bench clean
+.PHONY: setup build models demo test test-full test-asan nightly replay lint docs wheel bench clean
 
 setup: $(STAMP) build
 
@@ -37,6 +37,11 @@ test-full: models lint
 	$(PYTEST) tests
 	$(BIN)/python tests/upstream/make_op_table.py
 
+# Every suite within three hours: NIGHTLY="--only slow ops" for some, "--list" to see them (tests/nightly/).
+nightly: models
+	$(BIN)/pip install --quiet --editable '.[nightly]'
+	$(BIN)/python tests/nightly/nightly.py $(NIGHTLY)
+
 # What BASE and this tree compile, program by program.
 replay: setup
 	$(BIN)/python tests/replay/replay.py $(or $(BASE),HEAD)
@@ -51,6 +56,18 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
+# Pages that code prints are current, and paths and links lead somewhere.
+docs: setup
+	$(BIN)/python -m pytest -q tests/unit/test_docs_paths.py tests/unit/test_knobs.py tests/unit/test_published_names.py
+
+# A wheel in dist/, tried in an empty environment outside this folder.
+wheel: $(STAMP)
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf build/wheel-venv && $(PYTHON) -m venv build/wheel-venv
+	build/wheel-venv/bin/pip install --quiet dist/torch_spyre-*.whl pytest hypothesis
+	cd build/wheel-venv && PYTHONSAFEPATH=1 bin/python -m pytest -q -c /dev/null $(CURDIR)/tests/tiny
 
 bench: setup
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

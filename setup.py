@@ -4,8 +4,8 @@
 Three shared objects: lib/libspyre_card.so (the card, no PyTorch), _card (its test bindings) and _C (the PyTorch
 device). torch is found by path and never imported, so an isolated build needs only setuptools and ninja.
 
-SPYRE_BUILD_SANITIZER=address|undefined|thread builds all of them with that sanitizer, in a ninja directory of its own;
-tests/sanitized.py makes such a build and runs programs with it.
+SPYRE_BUILD_SANITIZER=address|undefined|thread|coverage builds all of them with that sanitizer, or for gcov, in a ninja
+directory of its own; tests/sanitized.py makes such a build and runs programs with it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ ISA = {
 }
 
 
-# Frames and lines in reports; -O1 comes last and wins. `vptr` asks for type information of PyTorch's own classes.
+# Frames and lines in reports; -O1 comes last and wins. `vptr` asks for type information of PyTorch's own classes; with the
+# checks of null pointers GCC calls the address of a function no constant, which PyTorch's headers need.
 SANITIZER_FLAGS = {
     "": "",
     "address": "-fsanitize=address -fno-omit-frame-pointer -g1 -O1",
-    "undefined": "-fsanitize=undefined -fno-sanitize=vptr -fno-omit-frame-pointer -g1 -O1",
+    "undefined": "-fsanitize=undefined -fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute -fno-omit-frame-pointer -g1 -O1",
     "thread": "-fsanitize=thread -fno-omit-frame-pointer -g1 -O1",
+    "coverage": "--coverage -fprofile-update=atomic -g1 -O1",
 }
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 import platform
@@ -10,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 Action = Callable[[], object]
@@ -88,8 +89,13 @@ def print_table(figures: list[Figure]) -> None:
 
 
 def finish(figures: list[Figure]) -> int:
-    """Prints the table; with --strict the exit code tells whether every target was met."""
+    """Prints the table; with --strict the exit code tells whether every target was met.
+
+    The file that SPYRE_FIGURES names gets the figures as JSON, for tests/nightly/speed.py.
+    """
     print_table(figures)
+    if file := os.environ.get("SPYRE_FIGURES"):
+        Path(file).write_text(json.dumps([asdict(figure) for figure in figures]))
     return int("--strict" in sys.argv and not all(figure.met for figure in figures))
 
 

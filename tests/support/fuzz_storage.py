@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import functools
+import math
 import os
 import random
 import subprocess
@@ -99,11 +100,11 @@ def run_child(first: int, last: int, seed: int) -> tuple[Counter[tuple[str, str]
     return counts, [f"case {reached} (seed {seed}) ended its process: exit code {done.returncode}"], int(reached) + 1
 
 
-def run_all(cases: int, first: int, seed: int) -> int:
+def run_all(cases: int, first: int, seed: int, minutes: float) -> int:
     counts: Counter[tuple[str, str]] = Counter()
     failures: list[str] = []
     begin, end, start = first, first + cases, time.monotonic()
-    while begin < end:
+    while begin < end and time.monotonic() - start < minutes * 60:
         found, failed, begin = run_child(begin, min(begin + CHUNK, end), seed)
         counts += found
         failures += failed
@@ -112,12 +113,14 @@ def run_all(cases: int, first: int, seed: int) -> int:
     for (kind, outcome), n in sorted(counts.items()):
         print(f"  {kind:12} {outcome:12} {n:8}")
     print(*failures, sep="\n")
+    print(f"{begin - first} cases, {len(failures)} failed")
     return 1 if failures else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, help="instead of a number of cases")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="runs this one here")
@@ -132,7 +135,8 @@ def main() -> int:
         fuzz_calls.show = functools.partial(print, flush=True)
         print(*run_case(chosen.case, chosen.seed))
         return 0
-    return run_all(chosen.cases, chosen.first, chosen.seed)
+    cases = chosen.cases if chosen.minutes is None else 10**9
+    return run_all(cases, chosen.first, chosen.seed, chosen.minutes or math.inf)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
+import math
 import sys
 import time
 import traceback
@@ -118,21 +120,24 @@ def shrink(program: Program, error: Mismatch, seconds: float = 120.0) -> tuple[P
 
 def seeds(texts: list[str]) -> Iterator[int]:
     for text in texts:
-        first, _, last = text.partition(":")
+        first, colon, last = text.partition(":")
+        if colon and not last:
+            yield from itertools.count(int(first))
         yield from range(int(first), int(last) if last else int(first) + 1)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("action", choices=["show", "run", "shrink", "bits"])
-    parser.add_argument("seeds", nargs="+", help="a seed, or first:end")
+    parser.add_argument("seeds", nargs="+", help="a seed, first:end, or first: with --minutes")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="draws no new graph after this time")
     parser.add_argument("--trace", action="store_true", help="print where an exception came from")
     options = parser.parse_args()
     if options.action == "bits":
         print(json.dumps(digests([draw_program(seed) for seed in seeds(options.seeds)])))
         return 0
-    failed, count = [], 0
-    for seed in seeds(options.seeds):
+    failed, count, end = [], 0, time.monotonic() + options.minutes * 60
+    for seed in itertools.takewhile(lambda _: time.monotonic() < end, seeds(options.seeds)):
         program = draw_program(seed)
         if options.action == "show":
             print(program)
