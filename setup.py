@@ -43,12 +43,14 @@ ISA = {
 }
 
 
-# Frames and lines in reports; -O1 comes last and wins. `vptr` asks for type information of PyTorch's own classes; with the
-# checks of null pointers GCC calls the address of a function no constant, which PyTorch's headers need.
+# `vptr` asks for type information of PyTorch's own classes; with checks of null pointers, GCC takes the address of a
+# function for no constant, which PyTorch's headers need.
+NOT_CHECKED = "-fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute"
+# Frames and lines in reports; -O1 comes last and wins.
 SANITIZER_FLAGS = {
     "": "",
     "address": "-fsanitize=address -fno-omit-frame-pointer -g1 -O1",
-    "undefined": "-fsanitize=undefined -fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute -fno-omit-frame-pointer -g1 -O1",
+    "undefined": f"-fsanitize=undefined {NOT_CHECKED} -fno-omit-frame-pointer -g1 -O1",
     "thread": "-fsanitize=thread -fno-omit-frame-pointer -g1 -O1",
     "coverage": "--coverage -fprofile-update=atomic -g1 -O1",
 }
