@@ -114,3 +114,20 @@ def test_mask_constant_is_found_by_name() -> None:
     dsc["constantInfo_"]["1"] = json.loads(json.dumps(dsc["constantInfo_"]["0"]))
     dsc["constantInfo_"]["0"]["name_"] = "scaling_factor"
     read_kernel([made])
+
+
+METADATA = "symbolicDimInfo_ maxSymbolicVolume_ coreletSplit_ rowSplit_ peSfpSplit_ paddingSizes_".split()
+
+
+def test_empty_metadata_beside_sizes() -> None:
+    """Objects among the sizes of a slice: empty ones say nothing, others are named."""
+    made = CASES["add"]
+    data = json.loads(json.dumps(made.to_json()))
+    _, dsc = parts(data)
+    for stage in dsc["dataStageParam_"].values():
+        for sizes in stage.values():
+            sizes |= {name: {} for name in METADATA}
+    assert SuperDSC.from_json(data).to_json() == made.to_json()
+    dsc["dataStageParam_"]["0"]["ss_"]["paddingSizes_"] = {"i": {"stride_": 2}}
+    with pytest.raises(UnsupportedOp, match=r"ss_.paddingSizes_: .*'stride_': 2"):
+        SuperDSC.from_json(data)

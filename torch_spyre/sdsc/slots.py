@@ -12,11 +12,10 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 
 from torch_spyre.constants import CORES, SEGMENT_BYTES
 from torch_spyre.ir.plan.tileops import Coord, Dim, Kernel, Operand, Space, Tensor, Term, TileOp
-from torch_spyre.ir.superdsc import bundle_rules, class_rules, layer_norms, op_reader
+from torch_spyre.ir.superdsc import bundle_rules, class_rules, layer_norms, op_reader, stick_sets
 from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.bundle import Bundle
 from torch_spyre.ir.superdsc.bundle_rules import Block, block
@@ -197,8 +196,7 @@ def _covered(read: Block, written: list[Block]) -> bool:
         return False
     if not read.memory:
         return True  # the rules of LX have checked every stick
-    sticks = np.unique(np.concatenate([w.all_sticks() for w in below]))
-    return bool(np.isin(read.all_sticks(), sticks, assume_unique=True).all())
+    return read.runs.minus(stick_sets.union(w.runs for w in below)).empty
 
 
 # -- copies ----------------------------------------------------------------------------------------------------------

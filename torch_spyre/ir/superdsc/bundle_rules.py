@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torch_spyre.constants import CORES, LX_BYTES, SEGMENT_BYTES, STICK_BYTES
-from torch_spyre.ir.superdsc import class_rules
+from torch_spyre.ir.superdsc import class_rules, stick_sets
 from torch_spyre.ir.superdsc.constant_formats import word_bytes
 from torch_spyre.ir.superdsc.rules import Problem
 from torch_spyre.ir.superdsc.schema import SuperDSC
+from torch_spyre.ir.superdsc.stick_sets import Runs
 from torch_spyre.optable import Kind
 
 if TYPE_CHECKING:
     from torch_spyre.ir.superdsc.bundle import Bundle
-
-_EXACT = 1 << 22  # more sticks than this are compared by their first and last one
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,17 @@ class Block:
         return self.same_sticks(other) and self.dense == other.dense
 
     def of(self, part: Part) -> np.ndarray:
+        """Each stick of a part; for parts in LX, which are small."""
         return part.first + box(part.counts, self.strides)
 
-    def all_sticks(self) -> np.ndarray:
-        if not self.parts:
-            return np.zeros(0, dtype=np.int64)
-        return np.unique(np.concatenate([self.of(p) for p in self.parts]))
+    @cached_property
+    def part_runs(self) -> tuple[Runs, ...]:
+        return tuple(stick_sets.of_box(p.first, p.counts, self.strides) for p in self.parts)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """What all cores together touch."""
+        return stick_sets.union(self.part_runs)
 
 
 def span_sticks(counts: tuple[int, ...], strides: tuple[int, ...]) -> int:
@@ -140,12 +144,10 @@ def _read_tensors(sdsc: SuperDSC) -> list[int]:
 
 
 def overlapping(a: Block, b: Block) -> bool:
-    """Do the sticks of all cores together overlap? Exact unless the tensors are huge."""
+    """Do the sticks of all cores together overlap?"""
     if a.memory != b.memory or a.first >= b.end or b.first >= a.end:
         return False
-    if a.total + b.total > _EXACT:
-        return True
-    return bool(np.intersect1d(a.all_sticks(), b.all_sticks(), assume_unique=True).size)
+    return a.runs.meets(b.runs)
 
 
 # -- inside one op ---------------------------------------------------------------------------------------------------
@@ -172,23 +174,18 @@ def _inside(sdsc: SuperDSC, reads: list[Block], write: Block) -> Iterator[Proble
 
 def _meeting_core(other: Block, mine: Block) -> int | None:
     """The first core of `mine` that touches sticks of `other`."""
-    if mine.total + other.total > _EXACT:
-        return mine.parts[0].core if mine.parts else None
-    sticks = other.all_sticks()
-    return next((p.core for p in mine.parts if np.isin(mine.of(p), sticks).any()), None)
+    return next((p.core for p, runs in zip(mine.parts, mine.part_runs, strict=True) if runs.meets(other.runs)), None)
 
 
 def _racing_core(read: Block, write: Block) -> tuple[int, int] | None:
     """(writing core, reading core) of two different cores that meet; LX is each core's own."""
-    if not read.memory or read.total + write.total > _EXACT:
+    if not read.memory:
         return None
-    for writer in write.parts:
-        mine = write.of(writer)
-        for reader in read.parts:
-            if reader.core == writer.core:
-                continue
-            end = reader.first + span_sticks(reader.counts, read.strides)
-            if reader.first <= mine.max() and mine.min() < end and np.isin(read.of(reader), mine).any():
+    for writer, mine in zip(write.parts, write.part_runs, strict=True):
+        if not mine.meets(read.runs):
+            continue
+        for reader, theirs in zip(read.parts, read.part_runs, strict=True):
+            if reader.core != writer.core and mine.meets(theirs):
                 return writer.core, reader.core
     return None
 
@@ -217,7 +214,8 @@ class _Lx:
                 self.writer[part.core, write.of(part)] = index
 
     def _read(self, sdsc: SuperDSC, read: Block) -> Iterator[Problem]:
-        if self.bundle.fragment and not (self.writer[:, read.all_sticks()] != -1).any():
+        sticks = np.concatenate([read.of(p) for p in read.parts]) if read.parts else np.zeros(0, dtype=np.int64)
+        if self.bundle.fragment and not (self.writer[:, sticks] != -1).any():
             return  # left there by an earlier bundle
         for part in read.parts:
             sticks = read.of(part)
@@ -304,21 +302,15 @@ class _Memory:
     def _found(self, read: Block) -> list[Block]:
         """The blocks that wrote the bytes of a read last, newest first."""
         found: list[Block] = []
-        sticks: np.ndarray | None = None
+        left = read.runs
         for written in reversed(self.blocks):
-            if not overlapping(written, read):
+            if not written.runs.meets(left):
                 continue
             if not found and written.same_sticks(read):
                 return [written]
-            if written.total + read.total > _EXACT:
-                found.append(written)
-                continue
-            sticks = read.all_sticks() if sticks is None else sticks
-            hit = np.isin(sticks, written.all_sticks(), assume_unique=True)
-            if hit.any():
-                found.append(written)
-                sticks = sticks[~hit]
-            if not sticks.size:
+            found.append(written)
+            left = left.minus(written.runs)
+            if left.empty:
                 break
         return found
 

@@ -201,7 +201,16 @@ def _parse_dsc(
 
 
 def _sizes(data: Json, path: str) -> dict[str, int]:
-    return {d.removesuffix("_"): integer(s, f"{path}.{d}") for d, s in data.items() if d != "name_"}
+    """Sizes by dim. Objects beside them are metadata (`symbolicDimInfo_`, `paddingSizes_`, …): empty for a static op
+    without windows."""
+    sizes = {}
+    for name, value in data.items():
+        if isinstance(value, dict | list):
+            if value:
+                raise UnsupportedOp(f"{path}.{name}: {value!r}; only an empty one is known")
+        elif name != "name_":
+            sizes[name.removesuffix("_")] = integer(value, f"{path}.{name}")
+    return sizes
 
 
 def _stage(f: Fields, sizes: dict[str, int], slices: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
