@@ -9,6 +9,7 @@ _library = torch.library.Library("spyre", "DEF")
 _library.define("matmul(Tensor a, Tensor b, *, ScalarType? out_dtype=None) -> Tensor")
 _library.define("kept(Tensor x) -> Tensor")
 _library.define("put(Tensor x, int dim, Tensor index, Tensor values, bool accumulate) -> Tensor")
+_library.define("put_(Tensor(a!) x, int dim, Tensor index, Tensor values, bool accumulate) -> Tensor(a!)")
 _library.define("checked(Tensor result, Tensor in_floats, str what) -> Tensor")
 
 
@@ -54,6 +55,15 @@ def _fake_put(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tens
 # x with values written to, or added at, the places of a vector along a dim. Unlike `x[index] = values`, it refuses a
 # negative place.
 put = torch.ops.spyre.put.default
+
+
+@torch.library.impl(_library, "put_", "CompositeExplicitAutograd")
+def _put_(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor, accumulate: bool) -> torch.Tensor:
+    return x.index_add_(dim, index, values) if accumulate else x.index_copy_(dim, index, values)
+
+
+# The same in place. No decomposition makes it: graphs do, where nobody needs the old x (patches/inductor.py).
+put_ = torch.ops.spyre.put_.default
 
 
 @torch.library.impl(_library, "checked", "CompositeExplicitAutograd")

@@ -78,7 +78,7 @@ class CardImpl final : public Card {
 
   void write(uint64_t address, std::span<const std::byte> bytes, int stream) override {
     std::vector<Point> after = used(address, bytes.size(), stream, "write");
-    writing(address, bytes.size());
+    writing(address, bytes.size(), bytes.size());
     if (sanitizing()) shadow_.written(address, address + bytes.size());
     transfer_now(true, bytes.size(), stream, std::move(after),
                  [&] { std::memcpy(memory_.at(address), bytes.data(), bytes.size()); });
@@ -184,10 +184,11 @@ class CardImpl final : public Card {
       observer->booked({to_device ? Kind::dma_in : Kind::dma_out, stream, end - cost.duration_ns, end, bytes, nullptr});
   }
 
-  /// Announces a write by a launch or transfer; in a timing-only run, that what is there means nothing from now on.
-  void writing(uint64_t address, uint64_t bytes) {
+  /// Announces a launch or transfer that writes up to `written` bytes of a range; in a timing-only run, that what is
+  /// there means nothing from now on.
+  void writing(uint64_t address, uint64_t bytes, uint64_t written) {
     memory_.set_undefined(address, timing_only_);
-    if (!timing_only_) commit(address, bytes);
+    if (!timing_only_) commit(address, bytes, written);
   }
 
   void check_defined(uint64_t address) const {
@@ -203,14 +204,14 @@ class CardImpl final : public Card {
   }
 
   /// Accounts for a coming write; gives back freed pages if the host budget is reached.
-  void commit(uint64_t address, uint64_t bytes) {
-    if (memory_.commit(address, bytes)) return;
+  void commit(uint64_t address, uint64_t bytes, uint64_t written) {
+    if (memory_.commit(address, bytes, written)) return;
     trim();
     {
       std::lock_guard lock(counters_mutex_);
       ++counters_.page_reclaims;
     }
-    if (!memory_.commit(address, bytes)) memory_.throw_budget(bytes);
+    if (!memory_.commit(address, bytes, written)) memory_.throw_budget(bytes);
   }
 
   void count_launch(const Counters& c) {
@@ -287,7 +288,7 @@ void CardImpl::transfer(const DmaPlan& plan, bool to_device, bool blocking, int 
                         std::shared_ptr<const void> keep) {
   std::vector<Point> after = used(plan.storage_address, plan.storage_bytes, stream, to_device ? "dma_in" : "dma_out");
   if (to_device)
-    writing(plan.storage_address, plan.storage_bytes);
+    writing(plan.storage_address, plan.storage_bytes, plan.bytes);
   else
     check_defined(plan.storage_address);
   if (sanitizing() && to_device)
@@ -333,14 +334,16 @@ void CardImpl::launch(std::shared_ptr<const Program> program, std::span<const Bu
                                        std::to_string(image.args.size()) + " and " +
                                        std::to_string(image.scalar_is_float.size()));
   if (image.n_int_scalars) check_scalars(image, scalars);
-  auto command = std::make_unique<LaunchCommand>(*this, loaded, loaded->proof_for(scalars));
+  auto proof = loaded->proof_for(scalars);
+  const uint64_t written = proof->counters.memory_write_bytes;
+  auto command = std::make_unique<LaunchCommand>(*this, loaded, std::move(proof));
   command->launch.args.reserve(args.size());
   std::vector<Point> after;
   for (size_t a = 0; a < args.size(); ++a) {
     check_argument(image, a, args[a]);
     if (args[a].bytes) memory_.use(args[a].address, args[a].bytes, stream, "launch", after);
     if (image.args[a].access & kRead) check_defined(args[a].address);
-    if (image.args[a].access & kWrite) writing(args[a].address, image.args[a].bytes);
+    if (image.args[a].access & kWrite) writing(args[a].address, image.args[a].bytes, written);
     command->launch.args.push_back(memory_.at(args[a].address));
   }
   command->launch.scalars.assign(scalars.begin(), scalars.end());

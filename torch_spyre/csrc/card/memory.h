@@ -69,8 +69,10 @@ class Memory {
   /// unless the range lies in one live allocation.
   void use(uint64_t address, uint64_t bytes, int stream, const char* what, std::vector<Point>& after);
 
-  /// Accounts for a write of the range. Returns false if it would exceed the budget.
-  bool commit(uint64_t address, uint64_t bytes);
+  /// Accounts for a write of `written` bytes of the range. Returns false if it would exceed the budget.
+  /// The host zeroes a page when it is first touched. Sticks of one row lie far apart, so a row of a large tensor
+  /// touches all of its huge pages: only a write that fills a good part of the range gets such pages.
+  bool commit(uint64_t address, uint64_t bytes, uint64_t written);
   [[noreturn]] void throw_budget(uint64_t bytes) const;
 
   /// Says that the contents of the allocation were timed but never computed, or that they exist again.
@@ -109,6 +111,7 @@ class Memory {
   uint64_t retained_ = 0;            // upper estimate of committed bytes inside free blocks
   uint64_t opened_ = 0;              // bytes from the start that are readable and writable
   std::vector<uint64_t> committed_;  // one bit per chunk
+  std::vector<uint64_t> huge_;       // one bit per chunk: the host may back it with one huge page
   std::atomic<bool> any_undefined_{false};
 };
 

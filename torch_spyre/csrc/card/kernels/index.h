@@ -168,24 +168,57 @@ inline void add_run(Format to, std::byte* out, int64_t out_step, Format from, co
   }
 }
 
-/// One element, without the buffers of add_run.
-inline void add_element(Format to, std::byte* out, Format from, const std::byte* in) {
+/// n elements of the table's own format, side by side, to offsets from places that are `step` apart.
+template <typename Element>
+inline void put_elements(std::byte* to, int64_t step, const std::byte* from, const int64_t* offset, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    if (offset[j] != kSkipped)
+      write_as(to + j * step + offset[j], read_as<Element>(from + j * static_cast<int64_t>(sizeof(Element))));
+  }
+}
+
+/// table = in, up to kChunk elements whose offsets are known, in order.
+inline void put_run(Format to, std::byte* out, int64_t out_step, Format from, const std::byte* in, int64_t in_step,
+                    const int64_t* offset, int64_t n) {
+  alignas(64) std::byte staged[kChunk * 8];
+  const int bytes = format_bytes(to);
+  move_run(to, staged, bytes, from, in, in_step, n);
+  if (bytes == 1) return put_elements<uint8_t>(out, out_step, staged, offset, n);
+  if (bytes == 2) return put_elements<uint16_t>(out, out_step, staged, offset, n);
+  if (bytes == 4) return put_elements<uint32_t>(out, out_step, staged, offset, n);
+  put_elements<uint64_t>(out, out_step, staged, offset, n);
+}
+
+/// table += in, up to kChunk elements whose offsets are known, one after the other: several may go to one place.
+inline void add_elements(Format to, std::byte* out, int64_t out_step, Format from, const std::byte* in, int64_t in_step,
+                         const int64_t* offset, int64_t n) {
   if (is_integer(to)) {
-    int32_t x, y;
-    load_run_int(to, out, 0, 1, &x);
-    load_run_int(from, in, 0, 1, &y);
-    x = static_cast<int32_t>(static_cast<uint32_t>(x) + static_cast<uint32_t>(y));
-    return store_run_int(to, out, 0, 1, &x);
+    int32_t values[kChunk], x;
+    load_run_int(from, in, in_step, n, values);
+    for (int64_t j = 0; j < n; ++j) {
+      if (offset[j] == kSkipped) continue;
+      std::byte* p = out + j * out_step + offset[j];
+      load_run_int(to, p, 0, 1, &x);
+      x = static_cast<int32_t>(static_cast<uint32_t>(x) + static_cast<uint32_t>(values[j]));
+      store_run_int(to, p, 0, 1, &x);
+    }
+    return;
   }
-  if (to == Format::IEEE_FP32 && from == Format::IEEE_FP32) {
-    const float sum = read_as<float>(out) + read_as<float>(in);
-    return write_as(out, sum == sum ? sum : float_of(0x7FC00000u));
+  alignas(64) float values[kChunk];
+  load_run(from, in, in_step, n, values);
+  for (int64_t j = 0; j < n; ++j) {
+    if (offset[j] == kSkipped) continue;
+    std::byte* p = out + j * out_step + offset[j];
+    if (to == Format::IEEE_FP32) {
+      const float sum = read_as<float>(p) + values[j];
+      write_as(p, sum == sum ? sum : float_of(0x7FC00000u));
+      continue;
+    }
+    float x;
+    load_run(to, p, 0, 1, &x);
+    x += values[j];
+    store_run(to, p, 0, 1, &x);
   }
-  float x, y;
-  load_run(to, out, 0, 1, &x);
-  load_run(from, in, 0, 1, &y);
-  x += y;
-  store_run(to, out, 0, 1, &x);
 }
 
 bool scatter(const Shape& shape, const View& table, const View& in, const TableIndex* index, int n_index,
@@ -195,23 +228,19 @@ bool scatter(const Shape& shape, const View& table, const View& in, const TableI
   const View* views[kTableViews] = {&table, &in};
   for (int k = 0; k < kMaxIndices; ++k) views[2 + k] = k < n_index ? &index[k].view : &still;
   int64_t offset[kChunk];
-  auto put = [&](std::byte* to, int64_t to_step, const std::byte* from, int64_t from_step, int64_t n) {
-    if (!accumulate) return move_run(table.format, to, to_step, in.format, from, from_step, n);
-    if (n == 1) return add_element(table.format, to, in.format, from);
-    add_run(table.format, to, to_step, in.format, from, from_step, n);
-  };
+  const auto several = accumulate ? add_elements : put_run;
   return for_each_stretch(shape, views, [&](const int64_t*, std::byte* const* p, const int64_t* step, int64_t n) {
     if (indices.all_still(step + 2) && (step[0] != 0 || n == 1)) {
       if (!indices.resolve(p + 2, step + 2, 0, 1, offset)) return false;
-      if (offset[0] != kSkipped) put(p[0] + offset[0], step[0], p[1], step[1], n);
+      if (offset[0] == kSkipped) return true;
+      const auto row = accumulate ? add_run : move_run;
+      row(table.format, p[0] + offset[0], step[0], in.format, p[1], step[1], n);
       return true;
     }
     for (int64_t i = 0; i < n; i += kChunk) {
       const int64_t m = min64(kChunk, n - i);
       if (!indices.resolve(p + 2, step + 2, i, m, offset)) return false;
-      for (int64_t j = 0; j < m; ++j) {
-        if (offset[j] != kSkipped) put(p[0] + (i + j) * step[0] + offset[j], 0, p[1] + (i + j) * step[1], 0, 1);
-      }
+      several(table.format, p[0] + i * step[0], step[0], in.format, p[1] + i * step[1], step[1], offset, m);
     }
     return true;
   });
