@@ -5,20 +5,6 @@
 
 SPYRE_ISA_BEGIN
 
-/// Copies the raw bytes of one element.
-SPYRE_INLINE void copy_element(std::byte* out, const std::byte* in, int bytes) {
-  switch (bytes) {
-    case 1:
-      return write_as(out, read_as<uint8_t>(in));
-    case 2:
-      return write_as(out, read_as<uint16_t>(in));
-    case 4:
-      return write_as(out, read_as<uint32_t>(in));
-    default:
-      return write_as(out, read_as<uint64_t>(in));
-  }
-}
-
 /// Offset of an entry that a masked kernel skips.
 constexpr int64_t kSkipped = INT64_MIN;
 
@@ -29,9 +15,24 @@ struct Indices {
   bool masked;
   BadIndex* bad;
 
+  /// Adds what n_points values of index k contribute to the offsets, if all are int32 in range and the table has one
+  /// step for each.
+  static bool add_plain(const TableIndex& t, const std::byte* p, int64_t step, int64_t n_points, int64_t* offset) {
+    if (t.view.format != Format::IEEE_INT32 || t.along.block != 0) return false;
+    bool inside = true;
+    for (int64_t i = 0; i < n_points; ++i) {
+      const int64_t v = read_as<int32_t>(p + i * step);
+      inside &= v >= 0 && v < t.limit;
+    }
+    if (!inside) return false;
+    for (int64_t i = 0; i < n_points; ++i) offset[i] += read_as<int32_t>(p + i * step) * t.along.inner;
+    return true;
+  }
+
   /// Adds what n_points values of index k contribute to the offsets. False at the first one out of range.
   bool add(int k, const std::byte* p, int64_t step, int64_t n_points, int64_t* offset) const {
     const TableIndex& t = index[k];
+    if (!masked && add_plain(t, p, step, n_points, offset)) return true;
     const Format f = t.view.format;
     for (int64_t i = 0; i < n_points; ++i) {
       const int64_t v = f == Format::IEEE_INT32 ? read_as<int32_t>(p + i * step) : read_int(f, p + i * step);
@@ -67,16 +68,30 @@ struct Indices {
 
 constexpr int kTableViews = 2 + kMaxIndices;
 
+/// n elements of the table at offsets from places that are `step` apart, side by side.
+template <typename Element>
+inline void take_elements(std::byte* to, const std::byte* table, int64_t step, const int64_t* offset, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    const Element x = offset[j] == kSkipped ? Element{} : read_as<Element>(table + j * step + offset[j]);
+    write_as(to + j * static_cast<int64_t>(sizeof(Element)), x);
+  }
+}
+
 /// n elements of the table whose offsets are known, to a run of the output.
 inline void gather_run(Format to, std::byte* out, int64_t out_step, Format from, const std::byte* table, int64_t step,
                        const int64_t* offset, int64_t n) {
   const int bytes = format_bytes(from);
   alignas(64) std::byte staged[kChunk * 8];
-  constexpr std::byte zero[8] = {};
-  for (int64_t j = 0; j < n; ++j) {
-    copy_element(staged + j * bytes, offset[j] == kSkipped ? zero : table + j * step + offset[j], bytes);
-  }
-  move_run(to, out, out_step, from, staged, bytes, n);
+  std::byte* taken = to == from && out_step == bytes ? out : staged;
+  if (bytes == 1)
+    take_elements<uint8_t>(taken, table, step, offset, n);
+  else if (bytes == 2)
+    take_elements<uint16_t>(taken, table, step, offset, n);
+  else if (bytes == 4)
+    take_elements<uint32_t>(taken, table, step, offset, n);
+  else
+    take_elements<uint64_t>(taken, table, step, offset, n);
+  if (taken == staged) move_run(to, out, out_step, from, staged, bytes, n);
 }
 
 constexpr int64_t kAhead = 8;  // rows of a table that are fetched before they are copied
@@ -168,12 +183,12 @@ inline void add_run(Format to, std::byte* out, int64_t out_step, Format from, co
   }
 }
 
-/// n elements of the table's own format, side by side, to offsets from places that are `step` apart.
+/// n elements of the table's own format to offsets from places that are `step` apart.
 template <typename Element>
-inline void put_elements(std::byte* to, int64_t step, const std::byte* from, const int64_t* offset, int64_t n) {
+inline void put_elements(std::byte* to, int64_t step, const std::byte* from, int64_t from_step, const int64_t* offset,
+                         int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
-    if (offset[j] != kSkipped)
-      write_as(to + j * step + offset[j], read_as<Element>(from + j * static_cast<int64_t>(sizeof(Element))));
+    if (offset[j] != kSkipped) write_as(to + j * step + offset[j], read_as<Element>(from + j * from_step));
   }
 }
 
@@ -182,11 +197,15 @@ inline void put_run(Format to, std::byte* out, int64_t out_step, Format from, co
                     const int64_t* offset, int64_t n) {
   alignas(64) std::byte staged[kChunk * 8];
   const int bytes = format_bytes(to);
-  move_run(to, staged, bytes, from, in, in_step, n);
-  if (bytes == 1) return put_elements<uint8_t>(out, out_step, staged, offset, n);
-  if (bytes == 2) return put_elements<uint16_t>(out, out_step, staged, offset, n);
-  if (bytes == 4) return put_elements<uint32_t>(out, out_step, staged, offset, n);
-  put_elements<uint64_t>(out, out_step, staged, offset, n);
+  if (to != from) {
+    move_run(to, staged, bytes, from, in, in_step, n);
+    in = staged;
+    in_step = bytes;
+  }
+  if (bytes == 1) return put_elements<uint8_t>(out, out_step, in, in_step, offset, n);
+  if (bytes == 2) return put_elements<uint16_t>(out, out_step, in, in_step, offset, n);
+  if (bytes == 4) return put_elements<uint32_t>(out, out_step, in, in_step, offset, n);
+  put_elements<uint64_t>(out, out_step, in, in_step, offset, n);
 }
 
 /// table += in, up to kChunk elements whose offsets are known, one after the other: several may go to one place.
