@@ -110,7 +110,7 @@ def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> A
         )
     indices = as_masks(indices)
     given = [d for d, i in enumerate(indices) if i is not None]
-    if len(given) == 1 and indices[given[0]].dtype == torch.bool and (values.numel() > 1 or given[0] > 0):
+    if len(given) == 1 and indices[given[0]].dtype == torch.bool and (values.numel() != 1 or given[0] > 0):
         return _put_where(x, given[0], indices[given[0]], values, accumulate)
     if not accumulate or x.dtype in _IN_PLACE or not indices:
         return NotImplemented
@@ -174,6 +174,8 @@ def _put_where(x: Any, dim: int, mask: Any, values: Any, accumulate: bool) -> An
         rows = mask.reshape(-1).to(torch.int32).cumsum(0, dtype=torch.int32)
         message = "InvalidArgument: shape mismatch: a mask marks another number of places than there are values"
         aten._assert_async.msg(rows[-1] == values.shape[ahead], message)
+        if values.shape[ahead] == 0:
+            return x.clone()
         place = torch.where(mask.reshape(-1), rows - 1, 0)
         values = values.expand(*values.shape[: ahead + 1], *rest).index_select(ahead, place)
         values = values.reshape(*values.shape[:ahead], *mask.shape, *rest)
