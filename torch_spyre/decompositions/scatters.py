@@ -26,6 +26,7 @@ aten = torch.ops.aten
 _AS_INT32 = (torch.int64, torch.bool)
 _IN_PLACE = (torch.float32, torch.int32)  # what the card adds as it is stored
 FEW = 4  # a tensor of this many times the elements that are written is large
+_PAIRED = 8  # places along a dim that are sooner compared with each other than listed
 _MAX_PAIRS = 2**26  # of a place and a written element, in a product
 
 
@@ -63,9 +64,14 @@ class _Elements:
         return (aten.scatter_add if add else aten.scatter)(x, self.dim, self.index, values)
 
     def apart(self, x: Any) -> _Elements:
+        count = self.index.shape[self.dim]
         shape = [1] * self.index.dim()
-        shape[self.dim] = self.index.shape[self.dim]
-        numbers = _numbers([self.index.shape[self.dim]], x.device).reshape(shape).expand(self.index.shape)
+        shape[self.dim] = count
+        numbers = _numbers([count], x.device).reshape(shape)
+        if guard_or_false(count <= _PAIRED):
+            same = self.index.unsqueeze(self.dim) == self.index.unsqueeze(self.dim + 1)
+            return _Elements(self.dim, torch.where(same, numbers.unsqueeze(self.dim), -1).amax(self.dim + 1))
+        numbers = numbers.expand(self.index.shape)
         slots = aten.scatter(_slots(x.shape, x.device), self.dim, self.index, numbers)
         return _Elements(self.dim, aten.gather(slots, self.dim, self.index))
 
@@ -84,9 +90,9 @@ def _few(x: Any, written: Any) -> bool:
 
 
 def _apart(x: Any, places: _Rows | _Elements, combine: Callable[[Any, Any], Any]) -> Any:
-    """x with what `combine` makes of the tensor of the places that are written, and of these places in it."""
-    there = places.apart(x)
-    return places.write(x, there.read(combine(places.read(x), there)))
+    """x with what `combine` makes of the tensor of the places that are written, and of these places in it. What it
+    makes for a place stands where the place is written last, so that it is what stays."""
+    return places.write(x, combine(places.read(x), places.apart(x)))
 
 
 def _through_int32(x: Any, values: Any, add: Callable[[Any, Any], Any]) -> Any:
@@ -134,7 +140,7 @@ def _put_apart(x: Any, indices: Any, chosen: Any, values: Any) -> Any:
     rest = chosen.shape[first + len(joined) :]
     size = [*chosen.shape[:first], there.numel(), *rest]
     total = _sum(chosen.reshape(size), _Rows(first, there), values.expand(chosen.shape).reshape(size))
-    return aten.index_put(x, indices, aten.index_select(total, first, there).reshape(chosen.shape))
+    return aten.index_put(x, indices, total.reshape(chosen.shape))
 
 
 def as_masks(indices: Any) -> Any:
