@@ -169,6 +169,54 @@ def test_a_write_costs_what_it_writes(name: str, dtype: torch.dtype, compiled: b
     assert traffic[1] <= traffic[0] * 1.01
 
 
+THROUGH_VIEWS: dict[str, Write] = {
+    "rows": lambda x, i, v: x[2:].__setitem__(i, v),
+    "columns": lambda x, i, v: x[:, 1:].__setitem__(i, v[:, 1:]),
+    "every other row": lambda x, i, v: x[::2].index_copy_(0, i, v),
+    "a layer": lambda x, i, v: x.view(4, -1, 128)[2].index_copy_(0, i, v),
+    "a reshaped part": lambda x, i, v: x.view(-1, 2, 128)[1:].__setitem__((i, 0), v),
+    "transposed": lambda x, i, v: x.t().__setitem__((slice(None), i), v.t()),
+    "sums": lambda x, i, v: x[2:].index_add_(0, i, v),
+    "elements": lambda x, i, v: x[2:].scatter_(0, i[:, None].expand(2, 128), v),
+    "sums of elements": lambda x, i, v: x[2:].scatter_add_(0, i[:, None].expand(2, 128), v),
+    "one after the other": lambda x, i, v: (x[2:].index_add_(0, i, v), x[1:].__setitem__(i, v * 2)),
+    "what was there is returned": lambda x, i, v: (x * 2, x[2:].__setitem__(i, v))[0],
+}
+
+
+@pytest.mark.parametrize("name", THROUGH_VIEWS)
+def test_a_compiled_write_through_a_view(name: str) -> None:
+    """Only what is written moves, and nothing outside of the view changes."""
+    write, traffic = run(THROUGH_VIEWS[name], True), []
+    for rows in (256, 1024):
+        index, base, values = torch.tensor([3, 60]), numbers([rows, 128], HALF), numbers([2, 128], HALF)
+        card, on_card = base.to("spyre"), [x.to("spyre") for x in (index, values)]
+        got, want = write(card, *on_card), THROUGH_VIEWS[name](base, index, values)
+        assert torch.equal(card.cpu(), base)
+        if isinstance(want, torch.Tensor):
+            assert torch.equal(got.cpu(), want)
+        traffic.append(moved_bytes(lambda card=card, on_card=on_card: write(card, *on_card)))
+    assert traffic[1] == traffic[0] or name == "what was there is returned"
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("view", ["rows", "columns"])
+def test_an_index_outside_of_a_view_is_outside(view: str, compiled: bool) -> None:
+    """Even if there are elements of the base."""
+    x, index = torch.zeros(64, 130, dtype=HALF, device="spyre"), torch.tensor([7, 8], device="spyre")
+    writes: dict[str, Write] = {
+        "rows": lambda x, i: x[2:10].__setitem__(i, 1.0),
+        "columns": lambda x, i: x[:, 2:10].__setitem__((slice(None), i), 1.0),
+    }
+    torch.spyre.synchronize()
+    try:
+        with pytest.raises(IndexOutOfRange):
+            run(writes[view], compiled)(x, index)
+            torch.spyre.synchronize()
+    finally:
+        torch.spyre.reset()
+
+
 def test_a_write_in_a_compiled_graph_reads_what_was_there() -> None:
     """Values, and places, that are made from the tensor that is written."""
 

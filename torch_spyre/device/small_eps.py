@@ -33,8 +33,8 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for eps in _too_small(optimizer):
         warnings.warn(
             f"{type(optimizer).__name__} with eps={eps:g} keeps squares of gradients in 16 bits on the card: the "
-            f"smallest number there is {_SMALLEST:.3g}, so squares of gradients below {_LEAST:.2g} are 0 and only eps is "
-            "left to divide by. Use eps=1e-4, or keep the parameters in float32 and compute in 16 bits with "
+            f"smallest number there is {_SMALLEST:.3g}, so squares of gradients below {_LEAST:.2g} are 0 and only eps "
+            "is left to divide by. Use eps=1e-4, or keep the parameters in float32 and compute in 16 bits with "
             f'torch.autocast("{DEVICE_NAME}")',
             stacklevel=3,
         )

@@ -113,6 +113,7 @@ def write_in_place() -> None:
     aten = torch.ops.aten
     forms = {
         custom.put: custom.put_,
+        custom.write_view: custom.write_view_,
         aten.scatter.src: aten.scatter_.src,
         aten.scatter.value: aten.scatter_.value,
         aten.scatter_add.default: aten.scatter_add_.default,
