@@ -262,6 +262,15 @@ def test_an_index_outside_is_named(name: str) -> None:
         torch.spyre.reset()
 
 
+@pytest.mark.parametrize("padding", [-1, 7])
+@pytest.mark.parametrize("rows", [40, 4000], ids=["dense", "few"])
+def test_the_gradient_of_an_embedding_sums_in_fp32(rows: int, padding: int) -> None:
+    grad, places = numbers([5, 6, 70], HALF) / 64, torch.randint(0, 20, (5, 6))
+    got = torch.ops.aten.embedding_dense_backward(grad.to("spyre"), places.to("spyre"), rows, padding, False)
+    want = torch.ops.aten.embedding_dense_backward(grad.double(), places, rows, padding, False)
+    assert np.array_equal(got.cpu().double().numpy(), oracle.round_dl16(want))
+
+
 # Masks
 
 MASKED: dict[str, tuple[list[int], int, int, Callable[[int], tuple[int, ...]]]] = {

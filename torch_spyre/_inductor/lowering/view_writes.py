@@ -45,7 +45,7 @@ class ViewWrites(CustomGraphModulePass):
             graph.eliminate_dead_code()
 
     def uuid(self) -> bytes:
-        return get_hash_for_files((__file__, custom.__file__))
+        return bytes(get_hash_for_files((__file__, custom.__file__)))
 
 
 def _base_of(write: torch.fx.Node, bases: set[torch.fx.Node]) -> torch.fx.Node | None:
@@ -71,7 +71,7 @@ def _place(value: torch.Tensor) -> tuple[Any, ...]:
 
 def _end_of(write: torch.fx.Node, base: torch.fx.Node) -> torch.fx.Node | None:
     """The node that is all of the base with the write in it, if nobody else looks at what is between."""
-    node, here = write, write.args[0].meta["val"]  # type: ignore[union-attr]  # where in the base the node's value belongs
+    node, here = write, write.args[0].meta["val"]  # where in the base the node's value belongs
     while _place(here) != _place(base.meta["val"]):
         users = list(node.users)
         if len(users) != 1:
@@ -79,14 +79,14 @@ def _end_of(write: torch.fx.Node, base: torch.fx.Node) -> torch.fx.Node | None:
         node, before = users[0], node
         try:
             if node.target in _VIEW_OF and node.args[1] is before:
-                around = node.args[0].meta["val"]  # type: ignore[union-attr]
-                if get_node_storage(node.args[0]) != get_node_storage(base):  # type: ignore[arg-type]
+                around = node.args[0].meta["val"]
+                if get_node_storage(node.args[0]) != get_node_storage(base):
                     return None
                 if _place(_VIEW_OF[node.target](around, *node.args[2:], **node.kwargs)) != _place(here):
                     return None
                 here = around
             elif _is_view(node) and node.args[0] is before:
-                here = node.target(here, *node.args[1:], **node.kwargs)  # type: ignore[operator]
+                here = node.target(here, *node.args[1:], **node.kwargs)
             else:
                 return None
         except RuntimeError:  # no view of that part of the base
@@ -95,14 +95,14 @@ def _end_of(write: torch.fx.Node, base: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _arguments(write: torch.fx.Node, base: torch.fx.Node) -> tuple[Any, ...]:
-    size, stride, offset = _place(write.args[0].meta["val"])  # type: ignore[union-attr]
+    size, stride, offset = _place(write.args[0].meta["val"])
     offset -= base.meta["val"].storage_offset()
     form, rest = _FORMS[write.target], [*write.args[1:]]
     if form == "index_put":
         indices, values, *add = rest
-        operands, dim, adds = [values, *indices], 0, bool(add and add[0])  # type: ignore[misc]
+        operands, dim, adds = [values, *indices], 0, bool(add and add[0])
     else:
-        dim, *operands = rest  # type: ignore[assignment]
+        dim, *operands = rest
         adds = bool(operands.pop()) if form == "put" else write.target is aten.scatter_add.default
     return base, operands, list(size), list(stride), offset, form, dim, adds
 

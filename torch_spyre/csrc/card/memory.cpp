@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t kReservation = 8 * kSegmentBytes;
 constexpr uint64_t kChunk = 2u << 20;            // unit of commit accounting: one huge page
 constexpr uint64_t kDense = 4;                   // a write of at least this part of a range fills its pages
+constexpr int kCollapse = 25;                    // MADV_COLLAPSE of Linux 6.1: small pages become huge ones now
 constexpr uint64_t kOpenStep = 256u << 20;       // pages become accessible in steps, so that few system calls are made
 constexpr uint64_t kRetainedLimit = 512u << 20;  // freed memory kept for reuse before it goes back to the host
 
@@ -270,13 +271,27 @@ void Memory::reclaim() {
   retained_ = 0;
 }
 
+void Memory::use_huge_pages(uint64_t first, uint64_t last) {
+  std::byte* begin = base_ + first * kChunk;
+  const uint64_t bytes = (last + 1 - first) * kChunk;
+  const bool in_use = clear_bits(committed_, first, last) <= last - first;
+  madvise(begin, bytes, MADV_HUGEPAGE);
+  if (in_use) madvise(begin, bytes, kCollapse);
+  for (uint64_t c = first; c <= last; ++c) huge_[c / 64] |= 1ull << (c % 64);
+}
+
 bool Memory::commit(uint64_t address, uint64_t bytes, uint64_t written) {
   if (bytes == 0) return true;
   std::lock_guard lock(mutex_);
   const uint64_t first = address / kChunk, last = (address + bytes - 1) / kChunk;
-  if (written >= bytes / kDense && clear_bits(huge_, first, last) > 0) {
-    madvise(base_ + first * kChunk, (last + 1 - first) * kChunk, MADV_HUGEPAGE);
-    for (uint64_t c = first; c <= last; ++c) huge_[c / 64] |= 1ull << (c % 64);
+  if (clear_bits(huge_, first, last) > 0) {
+    if (written >= bytes / kDense)
+      use_huge_pages(first, last);
+    else if (auto block = live_.upper_bound(address); block != live_.begin()) {
+      auto& [begin, live] = *--block;
+      live.written += written;
+      if (live.written >= (live.end - begin) / kDense) use_huge_pages(begin / kChunk, (live.end - 1) / kChunk);
+    }
   }
   const uint64_t fresh = clear_bits(committed_, first, last);
   if (fresh == 0) return true;

@@ -71,7 +71,8 @@ class Memory {
 
   /// Accounts for a write of `written` bytes of the range. Returns false if it would exceed the budget.
   /// The host zeroes a page when it is first touched. Sticks of one row lie far apart, so a row of a large tensor
-  /// touches all of its huge pages: only a write that fills a good part of the range gets such pages.
+  /// touches all of its huge pages: only a write that fills a good part of the range gets such pages, or an allocation
+  /// of which a good part has been written.
   bool commit(uint64_t address, uint64_t bytes, uint64_t written);
   [[noreturn]] void throw_budget(uint64_t bytes) const;
 
@@ -89,6 +90,7 @@ class Memory {
     std::bitset<kStreams> used;  // streams that use it
     std::vector<Point> pending;  // uses by earlier owners
     bool undefined = false;      // a timing-only run wrote it
+    uint64_t written = 0;        // bytes that went to small pages of it
   };
   struct Freed {
     uint64_t end;
@@ -96,6 +98,7 @@ class Memory {
   };
 
   void open_pages(uint64_t end);
+  void use_huge_pages(uint64_t first_chunk, uint64_t last_chunk);
   std::vector<Point> unfinished(const Live& block) const;
   void remember(uint64_t begin, const Live& block);
   std::vector<Point> recall(uint64_t begin, uint64_t end);

@@ -32,7 +32,7 @@ def takes(op: Any, args: Sequence[Any]) -> bool:
     masks = [i for i in given if i.dtype in _MASKS]
     if not masks or op is aten.index.Tensor or len(given) > 1:
         return bool(masks)
-    return args[0].numel() >= max(masks[0].numel() * FEW, _LARGE)
+    return bool(args[0].numel() >= max(masks[0].numel() * FEW, _LARGE))
 
 
 def run(op: Any, args: Sequence[Any]) -> torch.Tensor:
