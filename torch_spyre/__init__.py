@@ -28,7 +28,7 @@ def _autoload() -> None:
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
     from torch_spyre import _C, knobs, logging_config  # late: start-up
     from torch_spyre.decompositions import attention, fused_layers  # late: start-up
-    from torch_spyre.device import amp, api  # late: start-up
+    from torch_spyre.device import amp, api, small_eps  # late: start-up
     from torch_spyre.ops import published  # late: start-up
     from torch_spyre.ops.kernels import composites, dense_only, grouped  # late: start-up
     from torch_spyre.patches import applied  # late: start-up
@@ -44,6 +44,7 @@ def _autoload() -> None:
     fused_layers.register()
     grouped.register()
     amp.register()
+    small_eps.register()
     published.register()
     logging_config.register_with_torch()
     vars(_C)["__getattr__"] = _extension_attribute

@@ -107,6 +107,36 @@ def test_large_freed_ranges_return_to_the_host() -> None:
     assert card.read(again + (4 << 20), 16) == bytes(16)
 
 
+SPARSE = """
+import re, torch
+
+def resident():
+    with open("/proc/self/smaps") as smaps:
+        text = smaps.read()
+    return sum(int(n) for n in re.findall(r"Rss: +(\\d+)", text)) >> 10
+
+def write(rows):
+    for i in rows:
+        x[i].fill_(i % 7)
+    torch.spyre.synchronize()
+    return resident()
+
+torch.empty(2048, 1024, dtype=torch.float16, device="spyre")[3].fill_(1.0)  # plans
+x = torch.empty(2048, 65536, dtype=torch.float16, device="spyre")
+torch.spyre.synchronize()
+start = resident()
+print(write([5]) - start, write(range(700)) - start, all(float(x[i, 777]) == i % 7 for i in (0, 5, 699)))
+"""
+
+
+def test_the_first_write_of_a_row_touches_that_row() -> None:
+    """The sticks of a row are far apart, so that it has a part in every huge page of the tensor (256 MiB)."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SPARSE], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    one_row, many_rows, right = done.stdout.split()
+    assert int(one_row) < 32 and int(many_rows) >= 64 and right == "True"
+
+
 def test_errors_have_names() -> None:
     card = _card.Card()
     address = card.allocate(1000)

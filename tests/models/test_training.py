@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -182,3 +183,22 @@ def test_adamw_and_clipping_are_those_of_the_cpu(options: dict[str, object]) -> 
         ends.append([p.detach().cpu() for p in parameters])
     for a, b in zip(*ends, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "RMSprop", "Adagrad"])
+def test_squares_that_vanish_are_warned_of_once(name: str) -> None:
+    def steps(dtype: torch.dtype, eps: float, device: str = "spyre") -> list[str]:
+        weight = torch.nn.Parameter(torch.ones(5, dtype=dtype, device=device))
+        optimizer = getattr(torch.optim, name)([weight], lr=1e-2, eps=eps)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                weight.grad = torch.full_like(weight, 1e-5)
+                optimizer.step()
+        return [str(w.message) for w in caught if "eps" in str(w.message)]
+
+    for dtype in (torch.float16, torch.bfloat16):
+        (message,) = steps(dtype, 1e-8)
+        assert all(part in message for part in (name, "eps=1e-08", "4.67e-10", "eps=1e-4", "float32"))
+        assert not steps(dtype, 1e-4)
+    assert not steps(torch.float32, 1e-8) and not steps(torch.float16, 1e-8, "cpu")

@@ -15,6 +15,7 @@ from torch._inductor.codegen.common import register_backend_for_device, register
 from torch_spyre._inductor import config, decompositions
 from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
 from torch_spyre._inductor.lowering import entries, recompute
+from torch_spyre._inductor.lowering.view_writes import ViewWrites
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.interface import SpyreInterface
 from torch_spyre.errors import UnsupportedOp
@@ -44,6 +45,7 @@ def _register() -> None:
         SpyreScheduling,
         SpyreWrapperCodegen,
         NoCppWrapper,
+        device_custom_pass=ViewWrites(),
         device_custom_config=config,
     )
     register_interface_for_device(DEVICE_NAME, SpyreInterface)

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 _library = torch.library.Library("spyre", "DEF")
 _library.define("matmul(Tensor a, Tensor b, *, ScalarType? out_dtype=None) -> Tensor")
 _library.define("kept(Tensor x) -> Tensor")
 _library.define("put(Tensor x, int dim, Tensor index, Tensor values, bool accumulate) -> Tensor")
+_library.define("put_(Tensor(a!) x, int dim, Tensor index, Tensor values, bool accumulate) -> Tensor(a!)")
+_VIEW = "Tensor?[] operands, int[] size, int[] stride, int offset, str form, int dim, bool add"
+_library.define(f"write_view(Tensor x, {_VIEW}) -> Tensor")
+_library.define(f"write_view_(Tensor(a!) x, {_VIEW}) -> Tensor(a!)")
 _library.define("checked(Tensor result, Tensor in_floats, str what) -> Tensor")
 
 
@@ -54,6 +61,49 @@ def _fake_put(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tens
 # x with values written to, or added at, the places of a vector along a dim. Unlike `x[index] = values`, it refuses a
 # negative place.
 put = torch.ops.spyre.put.default
+
+
+@torch.library.impl(_library, "put_", "CompositeExplicitAutograd")
+def _put_(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor, accumulate: bool) -> torch.Tensor:
+    return x.index_add_(dim, index, values) if accumulate else x.index_copy_(dim, index, values)
+
+
+# The same in place. No decomposition makes it: graphs do, where nobody needs the old x (patches/inductor.py).
+put_ = torch.ops.spyre.put_.default
+
+
+def form_in_place(form: str, operands: Sequence[Any], dim: int, add: bool) -> tuple[Any, list[Any]]:
+    """The op in place that a write is, and its arguments behind the tensor: "index_put" of values and indices, "put" of
+    an index and values, "scatter" of an index and values."""
+    aten = torch.ops.aten
+    if form == "index_put":
+        return aten.index_put_.default, [list(operands[1:]), operands[0], add]
+    if form == "put":
+        return put_, [dim, *operands, add]
+    return (aten.scatter_add_.default if add else aten.scatter_.src), [dim, *operands]
+
+
+@torch.library.impl(_library, "write_view_", "CompositeExplicitAutograd")
+def _write_view_(
+    x: torch.Tensor, operands: Any, size: Any, stride: Any, offset: int, form: str, dim: int, add: bool
+) -> torch.Tensor:
+    op, arguments = form_in_place(form, operands, dim, add)
+    op(x.as_strided(size, stride, x.storage_offset() + offset), *arguments)
+    return x
+
+
+@torch.library.impl(_library, "write_view", "CompositeExplicitAutograd")
+def _write_view(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return _write_view_(x.clone(), *rest)
+
+
+@torch.library.register_fake("spyre::write_view", lib=_library)
+def _fake_write_view(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+# A write at given places of a view of x. A pass over compiled graphs makes it (lowering/view_writes.py).
+write_view, write_view_ = torch.ops.spyre.write_view.default, torch.ops.spyre.write_view_.default
 
 
 @torch.library.impl(_library, "checked", "CompositeExplicitAutograd")

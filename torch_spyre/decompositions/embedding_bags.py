@@ -101,9 +101,15 @@ def _occurrences(indices: Any, num_weights: int) -> Any:
 
 
 def _embedding_backward(grad: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> Any:
-    if not scale_grad_by_freq or not indices.numel():
+    if not indices.numel() or not (scale_grad_by_freq or grad.dtype in (torch.float16, torch.bfloat16)):
         return NotImplemented
     places = indices.reshape(-1).to(torch.int64)
+    if not scale_grad_by_freq:  # a sum at few places widens only these
+        rows = grad.reshape(places.numel(), -1)
+        if padding_idx >= 0:
+            rows = torch.where((places != padding_idx).unsqueeze(1), rows, 0.0)
+        table = torch.zeros((num_weights, rows.shape[1]), dtype=grad.dtype, device=grad.device)
+        return aten.index_put(table, [places], rows, True)
     rows = grad.to(torch.float32).reshape(places.numel(), -1) / _occurrences(places, num_weights).unsqueeze(1)
     rows = torch.where((places != padding_idx).unsqueeze(1), rows, 0.0)
     table = torch.zeros((num_weights, rows.shape[1]), dtype=torch.float32, device=grad.device)

@@ -35,8 +35,7 @@ HOST_FUNCTIONS = (
 HOST = (
     HostOps(
         "the size of the result depends on values",
-        ("nonzero", "masked_select", "index (by a bool tensor)", "unique", "unique_consecutive", "argwhere",
-         "repeat_interleave (by a tensor)", "bincount"),
+        ("nonzero", "unique", "unique_consecutive", "argwhere", "repeat_interleave (by a tensor)", "bincount"),
     ),
     HostOps("the result is a number on the host", ("_local_scalar_dense", "equal", "is_nonzero", "allclose")),
     HostOps(

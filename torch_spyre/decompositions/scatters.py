@@ -2,6 +2,9 @@
 """Writes at given places that add, multiply or take an extreme, made of what the card has: overwrite and add.
 
 A scatter of the card writes in order, so that of several writes to one place the last one stays.
+
+Sums of 16-bit floats and of int64 are made in another format and rounded once. Where few places of a large tensor are
+written, only these are converted (`_apart`), so that the cost is that of what is written.
 """
 
 from __future__ import annotations
@@ -9,9 +12,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from torch_spyre.decompositions.custom import checked, put
 from torch_spyre.errors import UnsupportedOp
@@ -19,7 +24,75 @@ from torch_spyre.errors import UnsupportedOp
 aten = torch.ops.aten
 # The card adds floats and int32; int64 is int32 there, and truth adds as "or".
 _AS_INT32 = (torch.int64, torch.bool)
+_IN_PLACE = (torch.float32, torch.int32)  # what the card adds as it is stored
+FEW = 4  # a tensor of this many times the elements that are written is large
+_PAIRED = 8  # places along a dim that are sooner compared with each other than listed
 _MAX_PAIRS = 2**26  # of a place and a written element, in a product
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Places along a dim, by a vector that holds none below 0."""
+
+    dim: int
+    index: Any
+
+    def read(self, x: Any) -> Any:
+        return aten.index_select(x, self.dim, self.index)
+
+    def write(self, x: Any, values: Any, add: bool = False) -> Any:
+        return put(x, self.dim, self.index, values, add)
+
+    def apart(self, x: Any) -> _Rows:
+        """The same places in `read(x)`, where each is the one that was written last."""
+        numbers = _numbers(self.index.shape, x.device)
+        slots = aten.index_put(_slots([x.shape[self.dim]], x.device), [self.index], numbers)
+        return _Rows(self.dim, aten.index_select(slots, 0, self.index))
+
+
+@dataclass(frozen=True)
+class _Elements:
+    """Places along a dim, one for each element."""
+
+    dim: int
+    index: Any
+
+    def read(self, x: Any) -> Any:
+        return aten.gather(x, self.dim, self.index)
+
+    def write(self, x: Any, values: Any, add: bool = False) -> Any:
+        return (aten.scatter_add if add else aten.scatter)(x, self.dim, self.index, values)
+
+    def apart(self, x: Any) -> _Elements:
+        count = self.index.shape[self.dim]
+        shape = [1] * self.index.dim()
+        shape[self.dim] = count
+        numbers = _numbers([count], x.device).reshape(shape)
+        if guard_or_false(count <= _PAIRED):
+            same = self.index.unsqueeze(self.dim) == self.index.unsqueeze(self.dim + 1)
+            return _Elements(self.dim, torch.where(same, numbers.unsqueeze(self.dim), -1).amax(self.dim + 1))
+        numbers = numbers.expand(self.index.shape)
+        slots = aten.scatter(_slots(x.shape, x.device), self.dim, self.index, numbers)
+        return _Elements(self.dim, aten.gather(slots, self.dim, self.index))
+
+
+def _numbers(size: Any, device: Any) -> Any:
+    return torch.arange(math.prod(size), dtype=torch.int32, device=device).reshape(size)
+
+
+def _slots(size: Any, device: Any) -> Any:
+    """A number for each place of a tensor. Only numbers that were written are read, so nothing has to be there."""
+    return torch.empty(size, dtype=torch.int32, device=device)
+
+
+def _few(x: Any, written: Any) -> bool:
+    return bool(guard_or_false(written * FEW <= x.numel()))
+
+
+def _apart(x: Any, places: _Rows | _Elements, combine: Callable[[Any, Any], Any]) -> Any:
+    """x with what `combine` makes of the tensor of the places that are written, and of these places in it. What it
+    makes for a place stands where the place is written last, so that it is what stays."""
+    return places.write(x, combine(places.read(x), places.apart(x)))
 
 
 def _through_int32(x: Any, values: Any, add: Callable[[Any, Any], Any]) -> Any:
@@ -29,6 +102,12 @@ def _through_int32(x: Any, values: Any, add: Callable[[Any, Any], Any]) -> Any:
     return checked(total, add(x.to(torch.float32), values.to(torch.float32)), "sum").to(x.dtype)
 
 
+def _sum(x: Any, places: _Rows | _Elements, values: Any) -> Any:
+    if x.dtype in _AS_INT32:
+        return _through_int32(x, values, lambda a, b: places.write(a, b, add=True))
+    return places.write(x, values, add=True)
+
+
 def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     if x.dtype != values.dtype:
         raise RuntimeError(
@@ -36,11 +115,32 @@ def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> A
             f"{values.dtype} for the source."
         )
     indices = as_masks(indices)
-    if len(indices) == 1 and indices[0].dtype == torch.bool and values.numel() > 1:
-        return _put_where(x, indices[0], values, accumulate)
-    if not accumulate or x.dtype not in _AS_INT32:
+    given = [d for d, i in enumerate(indices) if i is not None]
+    if len(given) == 1 and indices[given[0]].dtype == torch.bool and (values.numel() != 1 or given[0] > 0):
+        return _put_where(x, given[0], indices[given[0]], values, accumulate)
+    if not accumulate or x.dtype in _IN_PLACE or not indices:
+        return NotImplemented
+    if not any(i is not None and i.dtype == torch.bool for i in indices):
+        chosen = aten.index(x, indices)
+        if _few(x, chosen.numel()):
+            return _put_apart(x, indices, chosen, values)
+    if x.dtype not in _AS_INT32:
         return NotImplemented
     return _through_int32(x, values, lambda a, b: aten.index_put(a, indices, b, True))
+
+
+def _put_apart(x: Any, indices: Any, chosen: Any, values: Any) -> Any:
+    """``x[indices] += values``, as `_apart` does it: the places that are written become one dim."""
+    given = [d for d, i in enumerate(indices) if i is not None]
+    joined = torch.broadcast_shapes(*(indices[d].shape for d in given))
+    first = given[0] if given[-1] - given[0] == len(given) - 1 else 0
+    own = [indices[d] for d in given]
+    slots = _slots([x.shape[d] for d in given], x.device)
+    there = aten.index(aten.index_put(slots, own, _numbers(joined, x.device)), own).reshape(-1)
+    rest = chosen.shape[first + len(joined) :]
+    size = [*chosen.shape[:first], there.numel(), *rest]
+    total = _sum(chosen.reshape(size), _Rows(first, there), values.expand(chosen.shape).reshape(size))
+    return aten.index_put(x, indices, total.reshape(chosen.shape))
 
 
 def as_masks(indices: Any) -> Any:
@@ -69,22 +169,34 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
     return aten.where.self(condition.to(torch.bool), x, y)
 
 
-def _put_where(x: Any, mask: Any, values: Any, accumulate: bool) -> Any:
-    """``x[mask] = values``: the n-th place that is marked gets row n of the values, or all get the same row."""
-    rest = x.shape[mask.dim() :]
-    if mask.numel() == 0 or mask.shape != x.shape[: mask.dim()] or values.dim() > len(rest) + 1:
+def _put_where(x: Any, dim: int, mask: Any, values: Any, accumulate: bool) -> Any:
+    """``x[:, mask] = values``: the n-th place that is marked gets row n of the values, or all get the same row."""
+    rest = x.shape[dim + mask.dim() :]
+    ahead = values.dim() - len(rest) - 1  # the dim of the values that counts the places
+    if mask.numel() == 0 or mask.shape != x.shape[dim : dim + mask.dim()] or ahead > dim:
         return NotImplemented
     marked = mask.reshape(*mask.shape, *(1 for _ in rest))
-    if values.dim() == len(rest) + 1 and values.shape[0] != 1:
+    if ahead >= 0 and values.shape[ahead] != 1:
         rows = mask.reshape(-1).to(torch.int32).cumsum(0, dtype=torch.int32)
         message = "InvalidArgument: shape mismatch: a mask marks another number of places than there are values"
-        aten._assert_async.msg(rows[-1] == values.shape[0], message)
+        aten._assert_async.msg(rows[-1] == values.shape[ahead], message)
+        if values.shape[ahead] == 0:
+            return x.clone()
         place = torch.where(mask.reshape(-1), rows - 1, 0)
-        values = values.expand(values.shape[0], *rest)[place].reshape(x.shape)
+        values = values.expand(*values.shape[: ahead + 1], *rest).index_select(ahead, place)
+        values = values.reshape(*values.shape[:ahead], *mask.shape, *rest)
+    elif ahead >= 0:
+        values = values.reshape(*values.shape[:ahead], *(1 for _ in mask.shape), *values.shape[ahead + 1 :])
     return torch.where(marked, x + values if accumulate else values, x)
 
 
 def _scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
+    if x.dtype in _IN_PLACE or x.dim() == 0:
+        return NotImplemented
+    if _few(x, index.numel()):
+        for d, n in enumerate(index.shape):
+            src = src.narrow(d, 0, n)
+        return _apart(x, _Elements(dim, index), lambda a, there: _sum(a, there, src))
     if x.dtype not in _AS_INT32:
         return NotImplemented
     return _through_int32(x, src, lambda a, b: aten.scatter_add(a, dim, index, b))
@@ -94,9 +206,10 @@ def _index_add(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> 
     if x.dim() == 0:
         return _index_add(x.unsqueeze(0), 0, index.reshape(-1), source.reshape(-1), alpha=alpha).squeeze(0)
     values = (source if alpha == 1 else source * alpha).reshape(_with(x.shape, dim, index.numel()))
-    if x.dtype in _AS_INT32:
-        return _through_int32(x, values, lambda a, b: put(a, dim, index.reshape(-1), b, True))
-    return put(x, dim, index.reshape(-1), values, True)
+    places = _Rows(dim % x.dim(), index.reshape(-1))
+    if x.dtype not in _IN_PLACE and _few(x, values.numel()):
+        return _apart(x, places, lambda a, there: _sum(a, there, values))
+    return _sum(x, places, values)
 
 
 def _index_copy(x: Any, dim: int, index: Any, source: Any) -> Any:
@@ -148,6 +261,12 @@ def _scatter_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *, incl
         return x.clone()
     for d, n in enumerate(index.shape):
         src = src.narrow(d, 0, n)
+    if _few(x, index.numel()):
+        return _apart(
+            x,
+            _Elements(dim, index),
+            lambda a, there: _scatter_reduce(a, dim, there.index, src, reduce, include_self=include_self),
+        )
     written = aten.scatter(torch.zeros_like(x, dtype=torch.bool), dim, index, True)
     wide = x.dtype if x.dtype in (torch.float32, torch.int32) else torch.int32
     if x.dtype.is_floating_point:

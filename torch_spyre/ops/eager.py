@@ -352,9 +352,19 @@ def _trace(
                 torch.empty_strided(size, stride, dtype=t.dtype, device=t.device)
                 for (size, stride), t in zip(shapes, tensors, strict=True)
             ]
-            return make_fx(torch.func.functionalize(call), decomposition_table=select_decomp_table())(*fakes)
+            traced = make_fx(torch.func.functionalize(call), decomposition_table=select_decomp_table())(*fakes)
+            _write_in_place(traced.graph)
+            return traced
     except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
         raise _unsupported(op, "its result depends on values") from error
+
+
+def _write_in_place(graph: torch.fx.Graph) -> None:
+    """Writes at given places go to the tensors themselves, as in compiled graphs, and not to copies of them."""
+    from torch._inductor.fx_passes.reinplace import inplaceable_ops, reinplace_inplaceable_ops_core
+
+    if any(node.target in inplaceable_ops for node in graph.nodes):
+        reinplace_inplaceable_ops_core(graph)
 
 
 def _lower(

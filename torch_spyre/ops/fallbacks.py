@@ -33,6 +33,7 @@ from torch_spyre.decompositions.random_words import ON_CARD
 from torch_spyre.errors import UnsupportedOp, first_line
 from torch_spyre.ops import checks
 from torch_spyre.ops.eager import compile_op, in_trace_of
+from torch_spyre.ops.kernels import masks
 
 _MAX_SIGNATURES = 16384  # a growing size (a cache, a loop counter) must not grow the table for ever
 _HOST = torch.device("cpu")
@@ -96,6 +97,8 @@ def compile_or_run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         reason = _refused.get(signature) if signature is not None else None
     if reason is None:
         checks.check(op, *whole)
+        if masks.takes(op, args):
+            return "result", masks.run(op, args)
         try:
             return compile_op(op, args, kwargs)
         except Exception as error:

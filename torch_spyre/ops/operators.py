@@ -77,6 +77,14 @@ expanded tensors raise also where the CPU gives some result (`tril_`, `triu_`, `
 launch: an index out of range is named with its bound, and one that counts from the end after the size has been added.
 Compiled calls are as Inductor has them on every device: it does not refuse all of these.
 
+Writes at given places (`x[index] = v`, `index_copy_`, `index_add_`, `index_fill_`, `scatter_`, `scatter_add_`,
+`scatter_reduce_`, also through views) change the tensor in place, eager and in compiled graphs, and cost what they
+write; their functional forms copy the tensor first. Of several values for one place the last one stays; sums are made
+in fp32 or int32 and rounded once. A program is for a number of places: a new number is planned once. An index out of
+range fails the launch, in which other places may have been written. Truth values as indices (`x[:, mask]`,
+`x[:, mask] = v`, `masked_select`) are listed on the card, and the host reads how many there are; a small tensor that is
+written by one mask is written whole instead, without waiting.
+
 Optimisers with `fused=True` take a step in one launch. `foreach` ones, which PyTorch prefers, launch each of their ten
 or so functions once for each tensor: launches are cheap, and programs for whole lists would be planned for each model.
 

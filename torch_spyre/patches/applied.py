@@ -56,3 +56,4 @@ def apply_to_inductor() -> None:
     inductor.keep_attention()
     inductor.results_on_the_card()
     inductor.leave_fusion_to_the_planner()
+    inductor.write_in_place()

@@ -12,6 +12,7 @@ import torch
 
 from torch_spyre import knobs
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.decompositions import custom
 
 
 def changes_of_config() -> None:
@@ -99,3 +100,27 @@ def leave_fusion_to_the_planner() -> None:
         return (device is not None and device.type == DEVICE_NAME) or bool(upstream(self, node))
 
     Scheduler.unfusable_node = unfusable_node
+
+
+def write_in_place() -> None:
+    """A write at given places is functional in a graph. Where nobody needs the old tensor, Inductor puts the form in
+    place there, which costs as much as is written; otherwise the tensor is copied. Of such ops it knows ``x[i] = v``.
+
+    Missing hook: a device's own ops in the table of those with a form in place.
+    """
+    from torch._inductor.fx_passes import reinplace
+
+    aten = torch.ops.aten
+    forms = {
+        custom.put: custom.put_,
+        custom.write_view: custom.write_view_,
+        aten.scatter.src: aten.scatter_.src,
+        aten.scatter.value: aten.scatter_.value,
+        aten.scatter_add.default: aten.scatter_add_.default,
+    }
+    for op, form in forms.items():
+        reinplace.inplaceable_ops[op] = reinplace.InplaceableOp(form, 0, extra_check=_on_spyre)
+
+
+def _on_spyre(node: torch.fx.Node) -> bool:
+    return bool(node.meta["val"].device.type == DEVICE_NAME)

@@ -12,7 +12,6 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-
 from torch_spyre.constants import CORES, SEGMENT_BYTES
 from torch_spyre.ir.plan.tileops import Coord, Dim, Kernel, Operand, Space, Tensor, Term, TileOp
 from torch_spyre.ir.superdsc import bundle_rules, class_rules, layer_norms, op_reader, stick_sets

@@ -26,7 +26,7 @@ from torch._inductor.lowering import (
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
-from torch_spyre._inductor.lowering import moves, order, overflow, scatter, whole_functions
+from torch_spyre._inductor.lowering import moves, order, overflow, scatter, view_writes, whole_functions
 from torch_spyre._inductor.lowering.guards import guarded, makes_spyre, wrapped
 from torch_spyre._inductor.tilegraph.carried import Draw
 from torch_spyre.decompositions import custom
@@ -194,7 +194,7 @@ def register() -> None:
     _of_element_type(aten.full, 1)
     _of_element_type(aten.scalar_tensor, 0)
 
-    for part in (moves, order, scatter, whole_functions, overflow):
+    for part in (moves, order, scatter, view_writes, whole_functions, overflow):
         part.register()
 
     @guarded(aten.mm)

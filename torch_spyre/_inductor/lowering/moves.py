@@ -14,7 +14,7 @@ from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, canonicalize_dim
 
 from torch_spyre._inductor.lowering.guards import guarded
-from torch_spyre._inductor.lowering.scatter import write
+from torch_spyre._inductor.lowering.scatter import keep_apart, write
 from torch_spyre._inductor.tilegraph.carried import UNDEFINED
 from torch_spyre.decompositions import custom
 
@@ -129,19 +129,26 @@ def _index_select(x: ir.TensorBox, dim: int, index: ir.TensorBox) -> ir.TensorBo
 def _put(x: ir.TensorBox, dim: int, index: ir.TensorBox, values: ir.TensorBox, accumulate: bool) -> ir.TensorBox:
     """`custom.put`: Inductor's own writes count negative places from the end."""
     whole = lowerings[aten.clone.default](x)
-    whole.realize()
+    _put_in_place(whole, dim, index, values, accumulate)
+    return done(whole)
+
+
+def _put_in_place(x: ir.TensorBox, dim: int, index: ir.TensorBox, values: ir.TensorBox, accumulate: bool) -> Any:
+    x.realize()
     dim = canonicalize_dim(len(x.get_size()), dim)
+    keep_apart(x, index, values)
     limit, places = x.get_size()[dim], index.make_loader()
 
     def there(at: Sequence[Any]) -> list[Any]:
         return [*at[:dim], ops.indirect_indexing(places([at[dim]]), limit, wrap_neg=False), *at[dim + 1 :]]
 
-    write(whole, values.make_loader(), values.get_size(), there, accumulate)
-    return done(whole)
+    write(x, values.make_loader(), values.get_size(), there, accumulate)
+    return x
 
 
 def register() -> None:
     register_lowering(custom.put, type_promotion_kind=None)(_put)
+    register_lowering(custom.put_, type_promotion_kind=None)(_put_in_place)
     register_lowering(aten.index_select, type_promotion_kind=None)(_index_select)
     guarded(aten.cat)(_cat)
     guarded(aten.constant_pad_nd)(_constant_pad)

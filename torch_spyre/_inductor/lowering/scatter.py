@@ -52,6 +52,14 @@ def write(target: ir.TensorBox, load: Load, ranges: Sequence[Any], there: Load, 
     V.graph.register_operation(written)
 
 
+def keep_apart(target: ir.TensorBox, *operands: Any) -> None:
+    """Computes what is made from `target` before `target` is written."""
+    name = ir.try_get_name(target)
+    for x in operands:
+        if isinstance(x, ir.TensorBox) and name in x.get_read_names():
+            x.realize()
+
+
 def _index_put(in_place: bool, check: bool) -> Callable[[Lowering], Lowering]:
     """``x[indices] = values`` and ``x[indices] += values``."""
 
@@ -60,8 +68,8 @@ def _index_put(in_place: bool, check: bool) -> Callable[[Lowering], Lowering]:
             masked = any(i is not None and i.get_dtype() in _MASKS for i in indices)
             if masked or not x.get_size() or (accumulate and x.get_dtype() in _NOT_ADDED):
                 return original(x, indices, values, accumulate)
-            if in_place and ir.try_get_name(x) in values.get_read_names():
-                values.realize()  # it would read what is being written
+            if in_place:
+                keep_apart(x, values, *indices)
             return _put_at(x if in_place else clone(x), indices, to_dtype(values, x.get_dtype()), accumulate, check)
 
         return lower
@@ -88,6 +96,8 @@ def _scatter(in_place: bool, accumulate: bool) -> Callable[[Lowering], Lowering]
         def lower(x: ir.TensorBox, dim: int, index: ir.TensorBox, src: Any, **kwargs: Any) -> Any:
             if kwargs or (accumulate and x.get_dtype() in _NOT_ADDED):
                 return original(x, dim, index, src, **kwargs)
+            if in_place:
+                keep_apart(x, index, src)
             target = x if in_place else clone(x)
             values = src if isinstance(src, ir.TensorBox) else full_like(target, src)
             return _scatter_into(target, dim, index, values, accumulate)

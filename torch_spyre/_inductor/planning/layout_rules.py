@@ -134,8 +134,8 @@ class Layouts:
 
     def _choose(self, node: PlanNode, buffer: PlanBuffer) -> Layout:
         rank = len(buffer.size)
-        if rank == 0:
-            return make_layout(buffer, [])
+        if rank == 0 or node.row.kind is Kind.SCATTER:  # a table that nobody has written yet: as a fresh tensor
+            return make_layout(buffer, list(range(rank)))
         stick = self._chosen(node, buffer)
         if stick is None:
             stick = self._stick_dim(node)

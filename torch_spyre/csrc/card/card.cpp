@@ -82,7 +82,7 @@ class CardImpl final : public Card {
   void write(uint64_t address, std::span<const std::byte> bytes, int stream) override {
     std::vector<Point> after = used(address, bytes.size(), stream, "write").first;
     queue_.throw_sticky(stream);
-    writing(address, bytes.size());
+    writing(address, bytes.size(), bytes.size());
     if (sanitizing()) shadow_.written(address, address + bytes.size());
     transfer_now(true, bytes.size(), stream, std::move(after),
                  [&] { std::memcpy(memory_.at(address), bytes.data(), bytes.size()); });
@@ -198,10 +198,11 @@ class CardImpl final : public Card {
       observer->booked({to_device ? Kind::dma_in : Kind::dma_out, stream, end - cost.duration_ns, end, bytes, nullptr});
   }
 
-  /// Announces a write by a launch or transfer; in a timing-only run, that what is there means nothing from now on.
-  void writing(uint64_t address, uint64_t bytes) {
+  /// Announces a launch or transfer that writes up to `written` bytes of a range; in a timing-only run, that what is
+  /// there means nothing from now on.
+  void writing(uint64_t address, uint64_t bytes, uint64_t written) {
     memory_.wrote(address, bytes, timing_only_);
-    if (!timing_only_) commit(address, bytes);
+    if (!timing_only_) commit(address, bytes, written);
   }
 
   void check_defined(uint64_t address) const {
@@ -224,14 +225,14 @@ class CardImpl final : public Card {
   }
 
   /// Accounts for a coming write; gives back freed pages if the host budget is reached.
-  void commit(uint64_t address, uint64_t bytes) {
-    if (memory_.commit(address, bytes)) return;
+  void commit(uint64_t address, uint64_t bytes, uint64_t written) {
+    if (memory_.commit(address, bytes, written)) return;
     trim();
     {
       std::lock_guard lock(counters_mutex_);
       ++counters_.page_reclaims;
     }
-    if (!memory_.commit(address, bytes)) memory_.throw_budget(bytes);
+    if (!memory_.commit(address, bytes, written)) memory_.throw_budget(bytes);
   }
 
   void count_launch(const Counters& c) {
@@ -321,7 +322,7 @@ void CardImpl::transfer(const DmaPlan& plan, bool to_device, bool blocking, int 
   auto [after, number] = used(plan.storage_address, plan.storage_bytes, stream, to_device ? "dma_in" : "dma_out");
   blocking ? queue_.throw_sticky(stream) : queue_.throw_refusal(stream);
   if (to_device)
-    writing(plan.storage_address, plan.storage_bytes);
+    writing(plan.storage_address, plan.storage_bytes, plan.bytes);
   else
     check_defined(plan.storage_address);
   if (sanitizing() && to_device)
@@ -368,7 +369,9 @@ void CardImpl::launch(std::shared_ptr<const Program> program, std::span<const Bu
                                        std::to_string(image.scalar_is_float.size()));
   if (image.n_int_scalars) check_scalars(image, scalars);
   queue_.throw_refusal(stream);
-  auto command = std::make_unique<LaunchCommand>(*this, loaded, loaded->proof_for(scalars));
+  auto proof = loaded->proof_for(scalars);
+  const uint64_t written = proof->counters.memory_write_bytes;
+  auto command = std::make_unique<LaunchCommand>(*this, loaded, std::move(proof));
   command->written.reserve(args.size());
   command->launch.args.reserve(args.size());
   std::vector<Point> after;
@@ -380,7 +383,7 @@ void CardImpl::launch(std::shared_ptr<const Program> program, std::span<const Bu
       if (writes) command->written.emplace_back(args[a].address, number);
     }
     if (image.args[a].access & kRead) check_defined(args[a].address);
-    if (writes) writing(args[a].address, image.args[a].bytes);
+    if (writes) writing(args[a].address, image.args[a].bytes, written);
     command->launch.args.push_back(memory_.at(args[a].address));
   }
   command->launch.scalars.assign(scalars.begin(), scalars.end());

@@ -16,6 +16,8 @@ namespace {
 
 constexpr uint64_t kReservation = 8 * kSegmentBytes;
 constexpr uint64_t kChunk = 2u << 20;            // unit of commit accounting: one huge page
+constexpr uint64_t kDense = 4;                   // a write of at least this part of a range fills its pages
+constexpr int kCollapse = 25;                    // MADV_COLLAPSE of Linux 6.1: small pages become huge ones now
 constexpr uint64_t kOpenStep = 256u << 20;       // pages become accessible in steps, so that few system calls are made
 constexpr uint64_t kRetainedLimit = 512u << 20;  // freed memory kept for reuse before it goes back to the host
 
@@ -38,6 +40,18 @@ uint64_t host_budget() {
 }
 
 std::atomic<uint64_t> process_committed{0};
+
+/// How many of the bits from `first` to `last` are 0.
+uint64_t clear_bits(const std::vector<uint64_t>& words, uint64_t first, uint64_t last) {
+  uint64_t n = 0;
+  for (uint64_t w = first / 64; w <= last / 64; ++w) {
+    uint64_t clear = ~words[w];
+    if (w == first / 64) clear &= ~0ull << (first % 64);
+    if (w == last / 64) clear &= ~0ull >> (63 - last % 64);
+    n += static_cast<uint64_t>(std::popcount(clear));
+  }
+  return n;
+}
 
 }  // namespace
 
@@ -111,7 +125,8 @@ uint64_t FirstFit::largest() const {
   return 0;
 }
 
-Memory::Memory(const Progress& progress) : progress_(progress), committed_(kReservation / kChunk / 64) {
+Memory::Memory(const Progress& progress)
+    : progress_(progress), committed_(kReservation / kChunk / 64), huge_(committed_.size()) {
   host_budget();
   void* p = mmap(nullptr, kReservation + kChunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED)
@@ -141,7 +156,7 @@ void Memory::open_pages(uint64_t end) {
   if (mprotect(base_ + opened_, target - opened_, PROT_READ | PROT_WRITE) != 0)
     throw Error("OutOfMemory", std::string("the host refuses pages for card memory: ") + std::strerror(errno) +
                                    "; free host memory or allow overcommit (vm.overcommit_memory)");
-  madvise(base_ + opened_, target - opened_, MADV_HUGEPAGE);
+  madvise(base_ + opened_, target - opened_, MADV_NOHUGEPAGE);
   opened_ = target;
 }
 
@@ -247,16 +262,38 @@ void Memory::reclaim() {
         ranges.push_back({c * kChunk, (c + 1) * kChunk});
     }
   }
-  for (Range r : ranges) madvise(base_ + r.begin, r.end - r.begin, MADV_DONTNEED);
+  for (Range r : ranges) {
+    madvise(base_ + r.begin, r.end - r.begin, MADV_DONTNEED);
+    madvise(base_ + r.begin, r.end - r.begin, MADV_NOHUGEPAGE);
+    for (uint64_t c = r.begin / kChunk; c < r.end / kChunk; ++c) huge_[c / 64] &= ~(1ull << (c % 64));
+  }
   process_committed -= released * kChunk;
   retained_ = 0;
 }
 
-bool Memory::commit(uint64_t address, uint64_t bytes) {
+void Memory::use_huge_pages(uint64_t first, uint64_t last) {
+  std::byte* begin = base_ + first * kChunk;
+  const uint64_t bytes = (last + 1 - first) * kChunk;
+  const bool in_use = clear_bits(committed_, first, last) <= last - first;
+  madvise(begin, bytes, MADV_HUGEPAGE);
+  if (in_use) madvise(begin, bytes, kCollapse);
+  for (uint64_t c = first; c <= last; ++c) huge_[c / 64] |= 1ull << (c % 64);
+}
+
+bool Memory::commit(uint64_t address, uint64_t bytes, uint64_t written) {
   if (bytes == 0) return true;
   std::lock_guard lock(mutex_);
-  uint64_t first = address / kChunk, last = (address + bytes - 1) / kChunk, fresh = 0;
-  for (uint64_t c = first; c <= last; ++c) fresh += !(committed_[c / 64] >> (c % 64) & 1);
+  const uint64_t first = address / kChunk, last = (address + bytes - 1) / kChunk;
+  if (clear_bits(huge_, first, last) > 0) {
+    if (written >= bytes / kDense)
+      use_huge_pages(first, last);
+    else if (auto block = live_.upper_bound(address); block != live_.begin()) {
+      auto& [begin, live] = *--block;
+      live.written += written;
+      if (live.written >= (live.end - begin) / kDense) use_huge_pages(begin / kChunk, (live.end - 1) / kChunk);
+    }
+  }
+  const uint64_t fresh = clear_bits(committed_, first, last);
   if (fresh == 0) return true;
   if (process_committed.fetch_add(fresh * kChunk) + fresh * kChunk > host_budget()) {
     process_committed -= fresh * kChunk;

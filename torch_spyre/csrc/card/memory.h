@@ -69,8 +69,11 @@ class Memory {
   /// unless the range lies in one live allocation, whose number is returned.
   uint64_t use(uint64_t address, uint64_t bytes, int stream, const char* what, std::vector<Point>& after);
 
-  /// Accounts for a write of the range. Returns false if it would exceed the budget.
-  bool commit(uint64_t address, uint64_t bytes);
+  /// Accounts for a write of `written` bytes of the range. Returns false if it would exceed the budget.
+  /// The host zeroes a page when it is first touched. Sticks of one row lie far apart, so a row of a large tensor
+  /// touches all of its huge pages: only a write that fills a good part of the range gets such pages, or an allocation
+  /// of which a good part has been written.
+  bool commit(uint64_t address, uint64_t bytes, uint64_t written);
   [[noreturn]] void throw_budget(uint64_t bytes) const;
 
   /// Whether an allocation holds values. `timed`: a timing-only run wrote them. `dropped`: work that failed or never
@@ -93,6 +96,7 @@ class Memory {
     std::vector<Point> pending;  // uses by earlier owners
     uint64_t number;             // no two allocations have the same
     Contents contents = Contents::values;
+    uint64_t written = 0;  // bytes that went to small pages of it
   };
   struct Freed {
     uint64_t end;
@@ -101,6 +105,7 @@ class Memory {
 
   void open_pages(uint64_t end);
   Live* live_at(uint64_t address);
+  void use_huge_pages(uint64_t first_chunk, uint64_t last_chunk);
   std::vector<Point> unfinished(const Live& block) const;
   void remember(uint64_t begin, const Live& block);
   std::vector<Point> recall(uint64_t begin, uint64_t end);
@@ -117,6 +122,7 @@ class Memory {
   uint64_t opened_ = 0;              // bytes from the start that are readable and writable
   std::vector<uint64_t> committed_;  // one bit per chunk
   uint64_t allocations_ = 0;         // ever made
+  std::vector<uint64_t> huge_;       // one bit per chunk: the host may back it with one huge page
   std::atomic<bool> any_undefined_{false};
 };
 

@@ -5,20 +5,6 @@
 
 SPYRE_ISA_BEGIN
 
-/// Copies the raw bytes of one element.
-SPYRE_INLINE void copy_element(std::byte* out, const std::byte* in, int bytes) {
-  switch (bytes) {
-    case 1:
-      return write_as(out, read_as<uint8_t>(in));
-    case 2:
-      return write_as(out, read_as<uint16_t>(in));
-    case 4:
-      return write_as(out, read_as<uint32_t>(in));
-    default:
-      return write_as(out, read_as<uint64_t>(in));
-  }
-}
-
 /// Offset of an entry that a masked kernel skips.
 constexpr int64_t kSkipped = INT64_MIN;
 
@@ -29,9 +15,24 @@ struct Indices {
   bool masked;
   BadIndex* bad;
 
+  /// Adds what n_points values of index k contribute to the offsets, if all are int32 in range and the table has one
+  /// step for each.
+  static bool add_plain(const TableIndex& t, const std::byte* p, int64_t step, int64_t n_points, int64_t* offset) {
+    if (t.view.format != Format::IEEE_INT32 || t.along.block != 0) return false;
+    bool inside = true;
+    for (int64_t i = 0; i < n_points; ++i) {
+      const int64_t v = read_as<int32_t>(p + i * step);
+      inside &= v >= 0 && v < t.limit;
+    }
+    if (!inside) return false;
+    for (int64_t i = 0; i < n_points; ++i) offset[i] += read_as<int32_t>(p + i * step) * t.along.inner;
+    return true;
+  }
+
   /// Adds what n_points values of index k contribute to the offsets. False at the first one out of range.
   bool add(int k, const std::byte* p, int64_t step, int64_t n_points, int64_t* offset) const {
     const TableIndex& t = index[k];
+    if (!masked && add_plain(t, p, step, n_points, offset)) return true;
     const Format f = t.view.format;
     for (int64_t i = 0; i < n_points; ++i) {
       const int64_t v = f == Format::IEEE_INT32 ? read_as<int32_t>(p + i * step) : read_int(f, p + i * step);
@@ -67,16 +68,30 @@ struct Indices {
 
 constexpr int kTableViews = 2 + kMaxIndices;
 
+/// n elements of the table at offsets from places that are `step` apart, side by side.
+template <typename Element>
+inline void take_elements(std::byte* to, const std::byte* table, int64_t step, const int64_t* offset, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    const Element x = offset[j] == kSkipped ? Element{} : read_as<Element>(table + j * step + offset[j]);
+    write_as(to + j * static_cast<int64_t>(sizeof(Element)), x);
+  }
+}
+
 /// n elements of the table whose offsets are known, to a run of the output.
 inline void gather_run(Format to, std::byte* out, int64_t out_step, Format from, const std::byte* table, int64_t step,
                        const int64_t* offset, int64_t n) {
   const int bytes = format_bytes(from);
   alignas(64) std::byte staged[kChunk * 8];
-  constexpr std::byte zero[8] = {};
-  for (int64_t j = 0; j < n; ++j) {
-    copy_element(staged + j * bytes, offset[j] == kSkipped ? zero : table + j * step + offset[j], bytes);
-  }
-  move_run(to, out, out_step, from, staged, bytes, n);
+  std::byte* taken = to == from && out_step == bytes ? out : staged;
+  if (bytes == 1)
+    take_elements<uint8_t>(taken, table, step, offset, n);
+  else if (bytes == 2)
+    take_elements<uint16_t>(taken, table, step, offset, n);
+  else if (bytes == 4)
+    take_elements<uint32_t>(taken, table, step, offset, n);
+  else
+    take_elements<uint64_t>(taken, table, step, offset, n);
+  if (taken == staged) move_run(to, out, out_step, from, staged, bytes, n);
 }
 
 constexpr int64_t kAhead = 8;  // rows of a table that are fetched before they are copied
@@ -168,24 +183,61 @@ inline void add_run(Format to, std::byte* out, int64_t out_step, Format from, co
   }
 }
 
-/// One element, without the buffers of add_run.
-inline void add_element(Format to, std::byte* out, Format from, const std::byte* in) {
+/// n elements of the table's own format to offsets from places that are `step` apart.
+template <typename Element>
+inline void put_elements(std::byte* to, int64_t step, const std::byte* from, int64_t from_step, const int64_t* offset,
+                         int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    if (offset[j] != kSkipped) write_as(to + j * step + offset[j], read_as<Element>(from + j * from_step));
+  }
+}
+
+/// table = in, up to kChunk elements whose offsets are known, in order.
+inline void put_run(Format to, std::byte* out, int64_t out_step, Format from, const std::byte* in, int64_t in_step,
+                    const int64_t* offset, int64_t n) {
+  alignas(64) std::byte staged[kChunk * 8];
+  const int bytes = format_bytes(to);
+  if (to != from) {
+    move_run(to, staged, bytes, from, in, in_step, n);
+    in = staged;
+    in_step = bytes;
+  }
+  if (bytes == 1) return put_elements<uint8_t>(out, out_step, in, in_step, offset, n);
+  if (bytes == 2) return put_elements<uint16_t>(out, out_step, in, in_step, offset, n);
+  if (bytes == 4) return put_elements<uint32_t>(out, out_step, in, in_step, offset, n);
+  put_elements<uint64_t>(out, out_step, in, in_step, offset, n);
+}
+
+/// table += in, up to kChunk elements whose offsets are known, one after the other: several may go to one place.
+inline void add_elements(Format to, std::byte* out, int64_t out_step, Format from, const std::byte* in, int64_t in_step,
+                         const int64_t* offset, int64_t n) {
   if (is_integer(to)) {
-    int32_t x, y;
-    load_run_int(to, out, 0, 1, &x);
-    load_run_int(from, in, 0, 1, &y);
-    x = static_cast<int32_t>(static_cast<uint32_t>(x) + static_cast<uint32_t>(y));
-    return store_run_int(to, out, 0, 1, &x);
+    int32_t values[kChunk], x;
+    load_run_int(from, in, in_step, n, values);
+    for (int64_t j = 0; j < n; ++j) {
+      if (offset[j] == kSkipped) continue;
+      std::byte* p = out + j * out_step + offset[j];
+      load_run_int(to, p, 0, 1, &x);
+      x = static_cast<int32_t>(static_cast<uint32_t>(x) + static_cast<uint32_t>(values[j]));
+      store_run_int(to, p, 0, 1, &x);
+    }
+    return;
   }
-  if (to == Format::IEEE_FP32 && from == Format::IEEE_FP32) {
-    const float sum = read_as<float>(out) + read_as<float>(in);
-    return write_as(out, sum == sum ? sum : float_of(0x7FC00000u));
+  alignas(64) float values[kChunk];
+  load_run(from, in, in_step, n, values);
+  for (int64_t j = 0; j < n; ++j) {
+    if (offset[j] == kSkipped) continue;
+    std::byte* p = out + j * out_step + offset[j];
+    if (to == Format::IEEE_FP32) {
+      const float sum = read_as<float>(p) + values[j];
+      write_as(p, sum == sum ? sum : float_of(0x7FC00000u));
+      continue;
+    }
+    float x;
+    load_run(to, p, 0, 1, &x);
+    x += values[j];
+    store_run(to, p, 0, 1, &x);
   }
-  float x, y;
-  load_run(to, out, 0, 1, &x);
-  load_run(from, in, 0, 1, &y);
-  x += y;
-  store_run(to, out, 0, 1, &x);
 }
 
 bool scatter(const Shape& shape, const View& table, const View& in, const TableIndex* index, int n_index,
@@ -195,23 +247,19 @@ bool scatter(const Shape& shape, const View& table, const View& in, const TableI
   const View* views[kTableViews] = {&table, &in};
   for (int k = 0; k < kMaxIndices; ++k) views[2 + k] = k < n_index ? &index[k].view : &still;
   int64_t offset[kChunk];
-  auto put = [&](std::byte* to, int64_t to_step, const std::byte* from, int64_t from_step, int64_t n) {
-    if (!accumulate) return move_run(table.format, to, to_step, in.format, from, from_step, n);
-    if (n == 1) return add_element(table.format, to, in.format, from);
-    add_run(table.format, to, to_step, in.format, from, from_step, n);
-  };
+  const auto several = accumulate ? add_elements : put_run;
   return for_each_stretch(shape, views, [&](const int64_t*, std::byte* const* p, const int64_t* step, int64_t n) {
     if (indices.all_still(step + 2) && (step[0] != 0 || n == 1)) {
       if (!indices.resolve(p + 2, step + 2, 0, 1, offset)) return false;
-      if (offset[0] != kSkipped) put(p[0] + offset[0], step[0], p[1], step[1], n);
+      if (offset[0] == kSkipped) return true;
+      const auto row = accumulate ? add_run : move_run;
+      row(table.format, p[0] + offset[0], step[0], in.format, p[1], step[1], n);
       return true;
     }
     for (int64_t i = 0; i < n; i += kChunk) {
       const int64_t m = min64(kChunk, n - i);
       if (!indices.resolve(p + 2, step + 2, i, m, offset)) return false;
-      for (int64_t j = 0; j < m; ++j) {
-        if (offset[j] != kSkipped) put(p[0] + (i + j) * step[0] + offset[j], 0, p[1] + (i + j) * step[1], 0, 1);
-      }
+      several(table.format, p[0] + i * step[0], step[0], in.format, p[1] + i * step[1], step[1], offset, m);
     }
     return true;
   });
