@@ -176,6 +176,8 @@ TABLE: tuple[Knob, ...] = (
          "run an eager op that the compiler refuses on the CPU; 0 raises UnsupportedOp", "runtime", "active"),
     Knob("fallback_warn", "SPYRE_FALLBACK_WARN", bool, True, "warn once for each op that runs on the CPU", "runtime",
          "active"),
+    Knob("integrations", "SPYRE_INTEGRATIONS", bool, True,
+         "accelerate, transformers, Lightning and others choose the card where they would choose a GPU", "runtime", "active"),
     Knob("generate_on_host", "SPYRE_GENERATE_ON_HOST", bool, True,
          "transformers' generate() keeps ids and masks, which grow with every token, on the host", "runtime", "active"),
     Knob("replay_steps", "SPYRE_REPLAY_STEPS", bool, True,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from torch_spyre.patches import inductor, libraries, reports, saved_files, tensor_methods
+from torch_spyre.patches import inductor, reports, saved_files, tensor_methods
 
 # Attributes of torch that hold a function of this package once everything is applied, for people who wonder and for the
 # test.
@@ -45,8 +45,6 @@ def apply_to_torch() -> None:
     saved_files.refuse_older_files()
     saved_files.send_to_processes()
     saved_files.refuse_dlpack()
-    libraries.safetensors_onto_the_card()
-    libraries.generation_of_transformers()
     inductor.changes_of_config()
 
 
