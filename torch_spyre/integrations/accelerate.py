@@ -23,12 +23,19 @@ def choose_card(module: ModuleType) -> None:
     def default_device(self: Any) -> torch.device:
         device: torch.device = original(self)
         chosen = choice.card()
-        if device.type != "cpu" or chosen is None:
-            return device
-        choice.refuse_several_processes("accelerate")
-        return chosen
+        return device if device.type != "cpu" or chosen is None else chosen
+
+    def alone(prepare: Any) -> Any:
+        def _prepare_backend(self: Any, cpu: bool = False, *args: Any, **kwargs: Any) -> Any:
+            backend, kind = prepare(self, cpu, *args, **kwargs)
+            if kind == module.DistributedType.NO and not cpu and choice.card() is not None:
+                choice.refuse_several_processes("accelerate")
+            return backend, kind
+
+        return _prepare_backend
 
     module.PartialState.default_device = property(default_device, doc=original.__doc__)
+    choice.replace_method(module.PartialState, "_prepare_backend", alone)
 
 
 def train_in_fp16(module: ModuleType) -> None:

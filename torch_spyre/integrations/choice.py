@@ -33,7 +33,7 @@ def is_card(device: Any) -> bool:
 
 def refuse_several_processes(library: str) -> None:
     """Without collectives each process would train a model of its own, and nobody would notice."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UnsupportedOp(
             f"{library} was started with WORLD_SIZE={os.environ['WORLD_SIZE']}, but spyre has no collective operations: "
             "start one process, or train on the CPU"
