@@ -45,8 +45,8 @@ def host_ops() -> Iterator[set[str]]:
     import torch_spyre
     from torch_spyre.ops import fallbacks
 
-    fallbacks.clear()
+    fallbacks.reset()
     expected: set[str] = set()
     yield expected
     found = {row.op.removeprefix("aten.").removesuffix(".default") for row in torch_spyre.report()}
-    assert found == expected
+    assert found <= expected

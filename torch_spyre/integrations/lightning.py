@@ -35,7 +35,9 @@ def accelerator_class(base: Any) -> Any:
 
         def setup_device(self, device: torch.device) -> None:
             if device.type != DEVICE_NAME:
-                raise InvalidArgument(f"SpyreAccelerator was given the device {device}; it needs a {DEVICE_NAME} device")
+                raise InvalidArgument(
+                    f"SpyreAccelerator was given the device {device}; it needs a {DEVICE_NAME} device"
+                )
             torch.accelerator.set_device_index(device.index or 0)
 
         def get_device_stats(self, device: Any) -> dict[str, Any]:
@@ -82,7 +84,9 @@ def parse_devices(devices: Any) -> list[int]:
         wanted = range(wanted)
     chosen = [0] if isinstance(wanted, (str, int)) or wanted is None else [*wanted]
     if len(chosen) != 1:
-        raise UnsupportedOp(f"devices={devices!r} are {len(chosen)} cards; a process trains on one: devices=1 or [index]")
+        raise UnsupportedOp(
+            f"devices={devices!r} are {len(chosen)} cards; a process trains on one: devices=1 or [index]"
+        )
     if not 0 <= chosen[0] < count:
         raise InvalidArgument(f"devices={devices!r}: there are cards 0 to {count - 1}")
     return chosen
@@ -102,7 +106,7 @@ def _has_plugin(connector: Any) -> bool:
 
 
 def _change_connector(connector: Any, module: ModuleType) -> None:
-    """"auto" takes the card; it is run on by one device; autocast is the card's."""
+    """ "auto" takes the card; it is run on by one device; autocast is the card's."""
 
     def auto(original: Any) -> Any:
         def _choose_auto_accelerator(*args: Any) -> str:
