@@ -77,5 +77,5 @@ def test_two_cards(check: str) -> None:
 
 
 def test_a_card_that_is_not_there() -> None:
-    with pytest.raises(RuntimeError, match="spyre:1|index 1"):
+    with pytest.raises(RuntimeError, match=r"index 1"):
         nn.DataParallel(network().to("spyre"), device_ids=[0, 1])(torch.randn(4, 8).to("spyre"))

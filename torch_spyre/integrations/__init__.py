@@ -9,6 +9,7 @@ leaves all packages as they are, except for reading and writing files. docs/ecos
 
 from __future__ import annotations
 
+import functools
 import importlib
 import warnings
 from types import ModuleType
@@ -48,7 +49,7 @@ def install() -> None:
     """Called once, when the device is registered."""
     table = {**ACCEPT, **CHOOSE} if knobs.get("integrations") else ACCEPT
     for module, change in table.items():
-        when_imported(module, lambda found, change=change: _apply(change, found))
+        when_imported(module, functools.partial(_apply, change))
 
 
 def _apply(change: str, module: ModuleType) -> None:

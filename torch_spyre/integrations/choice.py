@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torch_spyre import knobs
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
 
@@ -33,10 +33,11 @@ def is_card(device: Any) -> bool:
 
 def refuse_several_processes(library: str) -> None:
     """Without collectives each process would train a model of its own, and nobody would notice."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    processes = knobs.get("started_processes")
+    if processes > 1:
         raise UnsupportedOp(
-            f"{library} was started with WORLD_SIZE={os.environ['WORLD_SIZE']}, but spyre has no collective operations: "
-            "start one process, or train on the CPU"
+            f"{library} was started with WORLD_SIZE={processes}, but spyre has no collective operations: start one "
+            "process, or train on the CPU"
         )
 
 
@@ -45,7 +46,7 @@ def replace_function(module: ModuleType, name: str, make: Callable[[Any], Any]) 
     original = getattr(module, name)
     if hasattr(original, "_spyre_patched"):
         return
-    new = functools.wraps(original)(make(original))
+    new: Any = functools.wraps(original)(make(original))
     new._spyre_patched = True
     for other in _modules_of_libraries():
         for key, value in list(vars(other).items()):
@@ -57,7 +58,7 @@ def replace_function(module: ModuleType, name: str, make: Callable[[Any], Any]) 
 def replace_method(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = getattr(owner, name)
     if not hasattr(original, "_spyre_patched"):
-        new = functools.wraps(original)(make(original))
+        new: Any = functools.wraps(original)(make(original))
         new._spyre_patched = True
         setattr(owner, name, new)
 

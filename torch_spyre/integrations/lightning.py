@@ -35,9 +35,7 @@ def accelerator_class(base: Any) -> Any:
 
         def setup_device(self, device: torch.device) -> None:
             if device.type != DEVICE_NAME:
-                raise InvalidArgument(
-                    f"SpyreAccelerator was given the device {device}; it needs a {DEVICE_NAME} device"
-                )
+                raise InvalidArgument(f"SpyreAccelerator was given {device}; it needs a {DEVICE_NAME} device")
             torch.accelerator.set_device_index(device.index or 0)
 
         def get_device_stats(self, device: Any) -> dict[str, Any]:
@@ -70,8 +68,8 @@ def accelerator_class(base: Any) -> Any:
 
 
 def parse_devices(devices: Any) -> list[int]:
-    """Lightning's ways to say which: a count ("auto" or -1 for all), a list of numbers, or either of them as text, where
-    a comma makes a list."""
+    """Lightning's ways to say which: a count ("auto" or -1 for all), a list of numbers, or either of them as text,
+    where a comma makes a list."""
     count = torch.accelerator.device_count()
     wanted = devices
     if isinstance(wanted, str) and wanted != "auto":
@@ -84,9 +82,7 @@ def parse_devices(devices: Any) -> list[int]:
         wanted = range(wanted)
     chosen = [0] if isinstance(wanted, (str, int)) or wanted is None else [*wanted]
     if len(chosen) != 1:
-        raise UnsupportedOp(
-            f"devices={devices!r} are {len(chosen)} cards; a process trains on one: devices=1 or [index]"
-        )
+        raise UnsupportedOp(f"devices={devices!r} are {len(chosen)} cards; a process trains on one: devices=1")
     if not 0 <= chosen[0] < count:
         raise InvalidArgument(f"devices={devices!r}: there are cards 0 to {count - 1}")
     return chosen

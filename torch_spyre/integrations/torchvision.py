@@ -13,9 +13,9 @@ _library: torch.library.Library | None = None
 
 def name_missing_ops(module: ModuleType) -> None:
     """`torchvision.extension`: PyPI's torchvision is built for CUDA, and its compiled ops do not load without CUDA.
-    torchvision goes on without them, but its import registers functions for two ops that nobody declared then. Here they
-    are declared; `torchvision.ops.nms` says by itself that it was not loaded. Missing hook: a wheel on PyPI for the
-    CPU."""
+    torchvision goes on without them, but its import registers functions for two ops that nobody declared then. Here
+    they are declared; `torchvision.ops.nms` says by itself that it was not loaded. Missing hook: a wheel on PyPI for
+    the CPU."""
     global _library
     if module._has_ops() or _library is not None:
         return
