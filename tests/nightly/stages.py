@@ -30,13 +30,13 @@ STAGES = [
     _stage(
         "slow",
         "slow tests, those that waited longest",
-        35,
+        30,
         "{python} tests/nightly/sampled_tests.py --minutes {minutes}",
     ),
     _stage(
         "ops",
         "the op table, rows that waited longest",
-        20,
+        15,
         "{python} tests/upstream/make_op_table.py --minutes {minutes}",
     ),
     _stage(
@@ -75,6 +75,7 @@ STAGES = [
         8,
         f"{_SANITIZED} thread -m pytest -q tests/card -k 'streams or exec or memory or schedule'",
     ),
+    _stage("ecosystem", "five steps with each of other people's libraries", 10, "make test-ecosystem"),
     _stage(
         "replay", "programs that changed since the last night", 10, "{python} tests/replay/replay.py {base} --report"
     ),

@@ -162,17 +162,22 @@ def _recalled(op: Any, args: Sequence[Any], kwargs: dict[str, Any], known: lower
     return _C.EagerPlan(plan, inputs, [(kind, i) for kind, i in known["outputs"]])
 
 
-def _one_at_a_time() -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
     """FX tracing and Inductor's lowering have global state, so compilations of all threads take turns, under Dynamo's
     own lock. The caller takes it: a thread that compiles a graph holds it already, and a thread made here works for
     one that does.
+
+    A trace sets a flag of the whole process, by which Dynamo refuses compiled functions of any thread unless the
+    process says that it compiles.
     """
     if threading.current_thread().name == _THREAD:
-        return contextlib.nullcontext()
+        yield
+        return
     from torch._dynamo import convert_frame
 
-    lock: contextlib.AbstractContextManager[Any] = convert_frame.compile_lock
-    return lock
+    with convert_frame.compile_lock, torch.compiler._compile_session_context():
+        yield
 
 
 class _Resize(Exception):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every change to objects of PyTorch and of two packages above it. No other part of this project makes one; a test sees
-to that (tests/compiler/test_patches.py).
+"""Every change to objects of PyTorch. No other part of this project makes one; a test sees to that
+(tests/compiler/test_patches.py). Packages above PyTorch are the matter of torch_spyre/integrations.
 
 Each function named in `applied` is one change. It names the hook that is missing
 upstream, and with that hook it could go. All the rest goes through hooks that PyTorch 2.13 has: the autoload entry

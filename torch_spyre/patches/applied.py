@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from torch_spyre.patches import inductor, libraries, reports, saved_files, tensor_methods
+from torch_spyre.patches import data_parallel, inductor, jit_checks, reports, saved_files, tensor_methods
 
 # Attributes of torch that hold a function of this package once everything is applied, for people who wonder and for the
 # test.
@@ -11,6 +11,13 @@ PATCHED = frozenset(
     {
         "torch.empty",
         "torch.to_dlpack",
+        "torch._C._broadcast",
+        "torch._C._broadcast_coalesced",
+        "torch._C._broadcast_out",
+        "torch._C._gather",
+        "torch._C._gather_out",
+        "torch._C._scatter",
+        "torch._C._scatter_out",
         "torch._C._to_dlpack",
         "torch._C._to_dlpack_versioned",
         "torch.utils.dlpack.to_dlpack",
@@ -23,6 +30,7 @@ PATCHED = frozenset(
         "torch.nn.Module.to",
         "torch.storage.UntypedStorage._set_from_file",
         "torch.storage.UntypedStorage._write_file",
+        "torch.jit._trace._check_trace",
         "torch._inductor.fx_passes.fuse_attention._sfdp_params_check",
         "torch._inductor.lowering.is_gpu",
         "torch._inductor.scheduler.Scheduler.unfusable_node",
@@ -45,8 +53,8 @@ def apply_to_torch() -> None:
     saved_files.refuse_older_files()
     saved_files.send_to_processes()
     saved_files.refuse_dlpack()
-    libraries.safetensors_onto_the_card()
-    libraries.generation_of_transformers()
+    data_parallel.moves_between_cards()
+    jit_checks.check_of_traces()
     inductor.changes_of_config()
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`generate()` of transformers with a model on the card, each change with the upstream hook that is missing.
 
-Applied when transformers' generation module is imported (patches/libraries.py); models elsewhere are not touched.
+Models elsewhere are not touched.
 """
 
 from __future__ import annotations
