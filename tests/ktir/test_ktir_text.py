@@ -389,3 +389,28 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     for path in (tmp_path / "fifo.mlir", Path("/dev/zero"), tmp_path):
         with pytest.raises(InvalidArgument, match="cannot read KTIR file"):
             ktir.load(path)
+
+
+def test_runtime_arg_without_the_name_of_its_type() -> None:
+    """As MLIR's own printer writes it: the op implies the type."""
+    kind = "!ktdp.runtime_arg<index, granularity = 3>"
+    printed = round_trip(
+        in_function("%n = ktdp.runtime_arg_extract value from %M : <index, granularity=3> -> index", args=f"%M: {kind}")
+    )
+    assert f": {kind} -> index" in printed
+
+
+def test_a_size_that_is_a_constant_of_the_program() -> None:
+    def text(constant: str) -> str:
+        return in_function(
+            f"%a = arith.constant 0 : index\n{constant}\n"
+            "%p = ktdp.construct_memory_view %a, sizes: [%n, 8], strides: [8, 1] "
+            "{memory_space = #ktdp.memory_space<global>} : memref<64x8xf32>",
+            args="%m: index",
+        )
+
+    assert "sizes: [64, 8]" in round_trip(text("%n = arith.constant 64 : index"))
+    with pytest.raises(InvalidProgram, match="size of dim 0 is 63, the view says 64"):
+        round_trip(text("%n = arith.constant 63 : index"))
+    with pytest.raises(InvalidProgram, match="size of dim 0 is a value that is not a constant, the view says 64"):
+        round_trip(text("%n = arith.addi %m, %m : index"))

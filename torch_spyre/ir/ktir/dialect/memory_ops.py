@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from xdsl.dialects.arith import ConstantOp
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     AffineMapAttr,
     AffineSetAttr,
     DenseArrayBase,
     IndexType,
+    IntegerAttr,
     IntegerType,
     MemRefType,
     StringAttr,
@@ -116,6 +118,28 @@ class GetComputeTileIdOp(IRDLOperation):
         printer.print_list(self.result_types, printer.print_attribute)
 
 
+def _constant_sizes(
+    values: Sequence[SSAValue], sizes: Sequence[int], shape: Sequence[int]
+) -> tuple[list[SSAValue], list[int]]:
+    """Sizes that are constants of the program where the view's type has a number: they become that number."""
+    left, folded, given = [], list(sizes), iter(values)
+    for dim, size in enumerate(sizes):
+        if size != DYNAMIC_INDEX:
+            continue
+        value = next(given)
+        declared = shape[dim] if dim < len(shape) else DYNAMIC_INDEX
+        constant = value.owner.value if isinstance(value.owner, ConstantOp) else None
+        if declared == DYNAMIC_INDEX:
+            left.append(value)
+            continue
+        require(
+            isinstance(constant, IntegerAttr),
+            f"construct_memory_view: the size of dim {dim} is a value that is not a constant, the view says {declared}",
+        )
+        folded[dim] = cast(IntegerAttr, constant).value.data
+    return left, folded
+
+
 @irdl_op_definition
 class ConstructMemoryViewOp(IRDLOperation):
     """A logical tensor at `offset` with the given sizes and strides, all in elements of the result's element type."""
@@ -187,6 +211,9 @@ class ConstructMemoryViewOp(IRDLOperation):
         properties, attributes = parse_named_attrs(parser, ("coordinate_set", "memory_space"))
         parser.parse_punctuation(":")
         view_type = parser.parse_type()
+        size_values = resolve_indices(parser, sizes)
+        if isinstance(view_type, MemRefType):
+            size_values, static_sizes = _constant_sizes(size_values, static_sizes, view_type.get_shape())
         properties.setdefault("coordinate_set", box_set(tuple(static_sizes)))
         if "memory_space" not in properties:
             older_spelling(parser, "construct_memory_view without memory_space")
@@ -195,7 +222,7 @@ class ConstructMemoryViewOp(IRDLOperation):
         properties["static_sizes"] = DenseArrayBase.from_list(i64, static_sizes)
         properties["static_strides"] = DenseArrayBase.from_list(i64, static_strides)
         return cls.build(
-            operands=[offset, resolve_indices(parser, sizes), resolve_indices(parser, strides)],
+            operands=[offset, size_values, resolve_indices(parser, strides)],
             result_types=[view_type],
             properties=properties,
             attributes=attributes,
@@ -470,7 +497,9 @@ class RuntimeArgExtractOp(IRDLOperation):
         parser.parse_keyword("from")
         argument = parser.parse_unresolved_operand()
         parser.parse_punctuation(":")
-        value = parser.resolve_operand(argument, parser.parse_type())
+        # MLIR's printer leaves out the name of a type that the op implies: `<index, granularity = 4>`.
+        argument_type = parser.parse_optional_type() or RuntimeArgType(*RuntimeArgType.parse_parameters(parser))
+        value = parser.resolve_operand(argument, argument_type)
         parser.parse_punctuation("->")
         return cls.build(operands=[value], result_types=[parser.parse_type()], properties={"field": StringAttr(field)})
 
