@@ -50,6 +50,28 @@ def test_sizes_that_no_storage_has(name: str) -> None:
     assert (torch.ones(3, device="spyre") + 1).tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.bool, torch.uint8, torch.int64, torch.int8])
+@pytest.mark.parametrize("shape", [(1, 2), (3, 5), (4, 4, 70)])
+def test_all_that_a_storage_says_it_holds(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Code of PyTorch copies inputs as all elements that fit into `untyped_storage().size()`, whole sticks here."""
+    host = torch.arange(torch.Size(shape).numel()).remainder(100).to(dtype).reshape(shape)
+    x = host.to("spyre")
+    count = x.untyped_storage().size() // x.element_size()
+    every = x.as_strided((count,), (1,), 0)
+    copy = every.clone().as_strided(x.size(), x.stride(), x.storage_offset())
+    assert torch.equal(copy.cpu(), host) and torch.equal(x.cpu(), host)
+    assert not every[host.numel() :].cpu().any() and not every[-1].item() or count == host.numel()
+    assert x.untyped_storage().size() // x.element_size() == count
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        x.as_strided((count + 1,), (1,), 0)
+
+
+def test_the_bytes_of_a_storage_as_a_list() -> None:
+    for dtype in (torch.uint8, torch.bool, torch.int8):
+        held = torch.ones(2, dtype=dtype, device="spyre").untyped_storage()
+        assert held.tolist() == [1, 1] + [0] * (held.size() - 2)
+
+
 EMPTY: dict[str, Callable[[str], torch.Tensor]] = {
     "empty": lambda d: torch.empty(2, 5, 1 << 60, 0, device=d),
     "empty_strided": lambda d: torch.empty_strided((2, 5, 1 << 60, 0), (8, 3, 8, 8), dtype=torch.bool, device=d),
