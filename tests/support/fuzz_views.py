@@ -83,8 +83,8 @@ def both(host: Callable[[], Any], card: Callable[[], Any], grows: bool = False) 
     if failed and (beyond(want) or negative(want)):
         return None
     if "setStorage" in str(want) and not failed and got.untyped_storage().nbytes() >= reach(got):
+        # A view may be all of a storage's whole sticks. set_ to the size that a host tensor has does not grow its storage.
         size = got.untyped_storage().nbytes() // got.element_size() * got.element_size()
-        # set_ to the size that a host tensor has already does not grow its storage; all of a card's sticks may be asked for
         assert grows or reach(got) == size, told(got)
         return None
     assert refused == failed, f"host: {told(want)}, card: {told(got)}"
