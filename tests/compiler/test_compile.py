@@ -5,6 +5,7 @@
 import pytest
 import torch
 from oracle import Bounded, assert_close_dl16, dl16, sum_error, to64
+from torch._inductor import metrics
 
 import torch_spyre.explain  # noqa: F401
 
@@ -165,3 +166,9 @@ def test_one_graph_serves_every_layout() -> None:
     second = fn(a.to("spyre"), swapped).cpu()
     assert torch.equal(first, second)
     assert counter.frame_count == 1
+
+
+def test_inductor_counts_the_kernels() -> None:
+    metrics.reset()
+    compiled(lambda x: torch.softmax(x.cos() + 1, -1), half(3, 70))
+    assert metrics.generated_kernel_count == 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch._inductor import ir
+from torch._inductor import ir, metrics
 from torch._inductor.codegen.common import BackendFeature, DeviceOpOverrides
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, FusedSchedulerNode, OutputNode, SchedulerNode
@@ -67,6 +67,7 @@ class SpyreScheduling(BaseScheduling):
         if not self.pending:
             return
         nodes, self.pending = self.pending, []
+        metrics.generated_kernel_count += 1
         wrapper = V.graph.wrapper_code
         name = f"{DEVICE_NAME}_kernel_{wrapper.next_kernel_suffix()}"  # a branch's kernels share the module's names
         computed = []
