@@ -197,3 +197,37 @@ def test_a_damaged_layout_is_refused_by_name(text: bytes) -> None:
         torch.load(with_layout(text), weights_only=True)
     on_host = torch.load(with_layout(text), weights_only=True, map_location="cpu")
     assert on_host.tolist() == torch.arange(12.0).reshape(3, 4).tolist()
+
+
+MADE: dict[str, Callable[[torch.dtype, str], torch.Tensor]] = {
+    "empty": lambda t, d: torch.empty(10, 9, dtype=t, device=d),
+    "out": lambda t, d: torch.empty(10, 9, out=torch.zeros(1, dtype=t, device=d)),
+    "like": lambda t, d: torch.empty_like(
+        torch.zeros(2, 3, 4, 5, dtype=t, device=d), memory_format=torch.channels_last
+    ),
+    "strided": lambda t, d: torch.empty_strided((10, 9), (1, 12), dtype=t, device=d),
+    "permuted": lambda t, d: torch.empty_permuted((2, 3, 5), (1, 0, 2), dtype=t, device=d),
+    "none": lambda t, d: torch.empty(3, 0, dtype=t, device=d),
+    "resize_": lambda t, d: torch.zeros(2, 3, dtype=t, device=d).resize_(3, 70),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_new_memory_of_deterministic_programs(name: str) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        dtypes = (
+            torch.float16,
+            torch.bfloat16,
+            torch.float32,
+            torch.float8_e4m3fn,
+            torch.bool,
+            torch.uint8,
+            torch.int8,
+        )
+        for dtype in (*dtypes, torch.int16, torch.int32):
+            got, want = (MADE[name](dtype, device).cpu().float() for device in ("spyre", "cpu"))
+            assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.nan_to_num(), want.nan_to_num()), dtype
+        assert name in ("none", "resize_") or (MADE[name](torch.int64, "spyre").cpu() == 2**31 - 1).all()
+    finally:
+        torch.use_deterministic_algorithms(False)
