@@ -263,8 +263,12 @@ at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source, int64_t off
   return self;
 }
 
+/// All elements of the storage, as many as on other devices. uint8 means its bytes, to the end of the last stick.
 at::Tensor& set_storage(at::Tensor& self, at::Storage source) {
-  const auto elements = static_cast<int64_t>(source.nbytes() / self.itemsize());
+  const auto place = source.device().type();
+  const auto* held = place == c10::DeviceType::PrivateUse1 ? &record_of(source.data_ptr()) : nullptr;
+  const bool typed = held && held->layout && held->host_dtype == self.scalar_type() && self.scalar_type() != at::kByte;
+  const auto elements = typed ? held->span : static_cast<int64_t>(source.nbytes() / self.itemsize());
   return set_storage_offset(self, std::move(source), 0, {elements}, {1});
 }
 
