@@ -207,3 +207,19 @@ def test_views_of_one_storage_as_inputs() -> None:
     x = torch.arange(5, device="spyre")
     assert torch.equal(torch.compile(write, dynamic=False)(x[1:3], x[2]).cpu(), torch.tensor(6))
     assert torch.empty(0, dtype=torch.int64, device="spyre").set_(x.untyped_storage()).tolist() == [0, 2, 3, 3, 4]
+
+
+def test_draws_that_name_no_generator() -> None:
+    @torch.compile(dynamic=False)
+    def draw(x: torch.Tensor, generator: None) -> tuple[torch.Tensor, ...]:
+        place = {"generator": generator, "device": x.device}
+        return torch.rand([70], **place), torch.randn([70], **place), torch.randint(9, [70], **place)
+
+    unit, normal, whole = (x.cpu() for x in draw(torch.zeros(1, device="spyre"), None))
+    assert 0 <= unit.min() and unit.max() < 1 and normal.std() > 0.5 and set(whole.tolist()) <= set(range(9))
+
+
+def test_products_of_two_dtypes_are_refused_by_name() -> None:
+    a, b = torch.ones(2, 2, device="spyre"), torch.ones(2, 2, dtype=torch.int64, device="spyre")
+    with pytest.raises(RuntimeError, match=r"expected .* and .* to have the same dtype, but got: .* != .*"):
+        torch.compile(torch.mm, dynamic=False)(a, b)
