@@ -5,6 +5,8 @@
 import pytest
 import torch
 from oracle import Bounded, assert_close_dl16, dl16, sum_error, to64
+from torch._inductor import config as inductor_config
+from torch._inductor import metrics
 
 import torch_spyre.explain  # noqa: F401
 
@@ -165,3 +167,59 @@ def test_one_graph_serves_every_layout() -> None:
     second = fn(a.to("spyre"), swapped).cpu()
     assert torch.equal(first, second)
     assert counter.frame_count == 1
+
+
+def test_inductor_counts_the_kernels() -> None:
+    metrics.reset()
+    compiled(lambda x: torch.softmax(x.cos() + 1, -1), half(3, 70))
+    assert metrics.generated_kernel_count == 1
+
+
+def test_combo_kernels_change_nothing() -> None:
+    x = half(2, 4, 8).to("spyre")
+    both = lambda x: (*torch.var_mean(x, -1), *torch.var_mean(x, [0, 2]))  # noqa: E731
+    with inductor_config.patch(combo_kernels=True):
+        got = torch.compile(both, dynamic=False)(x)
+    assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(got, both(x), strict=True))
+
+
+def test_draws_of_a_graph_come_in_the_order_of_the_program() -> None:
+    def draws(x: torch.Tensor) -> torch.Tensor:
+        dropped = torch.nn.functional.dropout(x, 0.5)
+        left, right = torch.randn(4, 3, device=x.device), torch.randn(3, 4, device=x.device)
+        return left @ right + dropped
+
+    x = torch.ones(4, 4, device="spyre")
+    results = []
+    for call in (draws, torch.compile(draws, dynamic=False)):
+        torch.manual_seed(4)
+        results.append(call(x).cpu())
+    assert torch.equal(*results)
+
+
+def test_views_of_one_storage_as_inputs() -> None:
+    """AOTAutograd makes one input of them: a tensor on all elements of the storage, not on all of its sticks."""
+
+    def write(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return b * 2
+
+    x = torch.arange(5, device="spyre")
+    assert torch.equal(torch.compile(write, dynamic=False)(x[1:3], x[2]).cpu(), torch.tensor(6))
+    assert torch.empty(0, dtype=torch.int64, device="spyre").set_(x.untyped_storage()).tolist() == [0, 2, 3, 3, 4]
+
+
+def test_draws_that_name_no_generator() -> None:
+    @torch.compile(dynamic=False)
+    def draw(x: torch.Tensor, generator: None) -> tuple[torch.Tensor, ...]:
+        place = {"generator": generator, "device": x.device}
+        return torch.rand([70], **place), torch.randn([70], **place), torch.randint(9, [70], **place)
+
+    unit, normal, whole = (x.cpu() for x in draw(torch.zeros(1, device="spyre"), None))
+    assert 0 <= unit.min() and unit.max() < 1 and normal.std() > 0.5 and set(whole.tolist()) <= set(range(9))
+
+
+def test_products_of_two_dtypes_are_refused_by_name() -> None:
+    a, b = torch.ones(2, 2, device="spyre"), torch.ones(2, 2, dtype=torch.int64, device="spyre")
+    with pytest.raises(RuntimeError, match=r"expected .* and .* to have the same dtype, but got: .* != .*"):
+        torch.compile(torch.mm, dynamic=False)(a, b)

@@ -358,3 +358,16 @@ def test_a_program_that_launches_may_not_move_is_made_again(
     with knobs.patch(dynamic_buckets=False):
         found = torch.compile(lambda x: x.sort(-1)[0] * 2, dynamic=dynamic)(rows.to("spyre")[2:])
     assert refused and torch.equal(found.cpu(), rows[2:].sort(-1)[0] * 2)
+
+
+def test_the_root_of_a_size() -> None:
+    """A number of the host in float64, which the graph computes with."""
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        root = float(x.size(0)) ** 0.5
+        return x * root**3 / (1 / root)
+
+    for rows in (16, 25):
+        x = torch.arange(rows * 3.0).reshape(rows, 3)
+        got = torch.compile(scaled, dynamic=True)(x.to("spyre")).cpu()
+        torch.testing.assert_close(got, scaled(x), rtol=1e-6, atol=0)

@@ -212,3 +212,23 @@ def test_copies_of_twelve_dims_in_another_order() -> None:
     back.copy_(card.permute(SHUFFLED))
     assert torch.equal(back, TWOS)
     assert torch.equal(TWOS.byte().to("spyre").permute(SHUFFLED).cpu(), TWOS.byte().permute(SHUFFLED))
+
+
+SIXTEEN = torch.randint(-50, 50, (2,) * 16, generator=generator)
+TURNED = (11, 4, 0, 13, 7, 2, 15, 9, 1, 6, 12, 3, 10, 5, 14, 8)
+OF_SIXTEEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum of two orders": lambda x: x.permute(TURNED) + x,
+    "copy": lambda x: x.permute(TURNED).contiguous(),
+    "selection": lambda x: torch.where(x.permute(TURNED) > 0, x, 1),
+    "total": lambda x: x.permute(TURNED).sum((1, 5, 9)),
+    "running total": lambda x: x.permute(TURNED).cumsum(3),
+    "by index": lambda x: x.permute(TURNED)[1, :, torch.tensor([1, 0], device=x.device)],
+}
+
+
+@pytest.mark.parametrize("name", OF_SIXTEEN)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int64, torch.uint8])
+def test_sixteen_dims_in_an_order_where_no_two_join(name: str, dtype: torch.dtype) -> None:
+    """More than a tile instruction has: it runs in a loop over the others."""
+    host = SIXTEEN.to(dtype)
+    assert torch.equal(OF_SIXTEEN[name](host.to("spyre")).cpu(), OF_SIXTEEN[name](host))

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from op_cases import check
+from oracle import assert_close_dl16, dl16
 
 MODES = ("eager", "compiled")
 generator = torch.Generator().manual_seed(5)
@@ -251,3 +252,11 @@ def test_float32_operands_keep_numbers_of_float16_exactly() -> None:
     x, number = torch.full((3,), 2.0), torch.tensor(65504.0, dtype=torch.float16)
     assert torch.equal((x.to("spyre") * number).cpu(), x * number)
     assert torch.equal((x.to("spyre") * 65504.0).cpu(), x * 65504.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("exponent", [-8, -3, -2, 4, 5, 8.0])
+def test_a_whole_power_in_16_bits_is_rounded_once(mode: str, exponent: float) -> None:
+    x = floats(torch.float16, 0.6, 2)
+    call = torch.compile(torch.pow, dynamic=False) if mode == "compiled" else torch.pow
+    assert_close_dl16(call(x.to("spyre"), exponent), dl16(x) ** float(exponent))

@@ -255,3 +255,22 @@ def test_saving_the_state_inside_compiled_code(device: str) -> None:
 
     x = torch.arange(6.0)
     assert torch.equal(torch.compile(doubled, dynamic=False)(x.to(device)).cpu(), x * 2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "spyre"])
+@pytest.mark.parametrize(
+    "draw",
+    [torch.rand_like, torch.randn_like, lambda x, **o: torch.randint_like(x, 9, **o),
+     lambda x, **o: torch.randint_like(x, 2, 9, **o)],
+)  # fmt: skip
+def test_numbers_like_a_tensor_have_its_strides(backend: str, draw: Callable[..., torch.Tensor]) -> None:
+    def views(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x[:, :, ::2, 1].permute(2, 0, 1), x.to(memory_format=torch.channels_last), x[:, :1].expand(2, 3, 4, 5)]
+
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        formats = [{}, {"memory_format": torch.contiguous_format}, {"memory_format": torch.preserve_format}]
+        return [draw(view, **options) for view in views(x) for options in formats]
+
+    x = torch.zeros(2, 3, 4, 5)
+    got = torch.compile(run, backend=backend, dynamic=False)(x.to("spyre"))
+    assert [y.stride() for y in got] == [y.stride() for y in run(x)]

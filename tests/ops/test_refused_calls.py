@@ -260,3 +260,13 @@ def test_complex_numbers_for_real_tensors(rows: int) -> None:
         ):
             with pytest.raises(RuntimeError, match=r"cannot be converted to type|must not be a complex number"):
                 call(x, y)
+
+
+@pytest.mark.parametrize("kind", ["Avg", "Max"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_adaptive_pools_of_whole_numbers_are_refused_in_compiled_graphs_too(kind: str, dims: int) -> None:
+    pool = getattr(torch.nn, f"Adaptive{kind}Pool{dims}d")(5)
+    x = torch.ones([1] * (dims + 1), dtype=torch.int64, device="spyre")
+    for call in (pool, torch.compile(pool, fullgraph=True)):
+        with pytest.raises(RuntimeError, match=f"adaptive_{kind.lower()}_pool.* not implemented for 'Long'"):
+            call(x)

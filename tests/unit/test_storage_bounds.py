@@ -50,6 +50,29 @@ def test_sizes_that_no_storage_has(name: str) -> None:
     assert (torch.ones(3, device="spyre") + 1).tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.bool, torch.uint8, torch.int64, torch.int8])
+@pytest.mark.parametrize("shape", [(1, 2), (3, 5), (4, 4, 70)])
+def test_all_that_a_storage_says_it_holds(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Code of PyTorch copies inputs as all elements that fit into `untyped_storage().size()`, whole sticks here."""
+    host = torch.arange(torch.Size(shape).numel()).remainder(100).to(dtype).reshape(shape)
+    x = host.to("spyre")
+    count = x.untyped_storage().size() // x.element_size()
+    every = x.as_strided((count,), (1,), 0)
+    copy = every.clone().as_strided(x.size(), x.stride(), x.storage_offset())
+    assert torch.equal(copy.cpu(), host) and torch.equal(x.cpu(), host)
+    assert not every[host.numel() :].cpu().any()
+    assert every[-1].item() == (host.flatten()[-1].item() if count == host.numel() else 0)
+    assert x.untyped_storage().size() // x.element_size() == count
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        x.as_strided((count + 1,), (1,), 0)
+
+
+def test_the_bytes_of_a_storage_as_a_list() -> None:
+    for dtype in (torch.uint8, torch.bool, torch.int8):
+        held = torch.ones(2, dtype=dtype, device="spyre").untyped_storage()
+        assert held.tolist() == [1, 1] + [0] * (held.size() - 2)
+
+
 EMPTY: dict[str, Callable[[str], torch.Tensor]] = {
     "empty": lambda d: torch.empty(2, 5, 1 << 60, 0, device=d),
     "empty_strided": lambda d: torch.empty_strided((2, 5, 1 << 60, 0), (8, 3, 8, 8), dtype=torch.bool, device=d),
@@ -174,3 +197,37 @@ def test_a_damaged_layout_is_refused_by_name(text: bytes) -> None:
         torch.load(with_layout(text), weights_only=True)
     on_host = torch.load(with_layout(text), weights_only=True, map_location="cpu")
     assert on_host.tolist() == torch.arange(12.0).reshape(3, 4).tolist()
+
+
+MADE: dict[str, Callable[[torch.dtype, str], torch.Tensor]] = {
+    "empty": lambda t, d: torch.empty(10, 9, dtype=t, device=d),
+    "out": lambda t, d: torch.empty(10, 9, out=torch.zeros(1, dtype=t, device=d)),
+    "like": lambda t, d: torch.empty_like(
+        torch.zeros(2, 3, 4, 5, dtype=t, device=d), memory_format=torch.channels_last
+    ),
+    "strided": lambda t, d: torch.empty_strided((10, 9), (1, 12), dtype=t, device=d),
+    "permuted": lambda t, d: torch.empty_permuted((2, 3, 5), (1, 0, 2), dtype=t, device=d),
+    "none": lambda t, d: torch.empty(3, 0, dtype=t, device=d),
+    "resize_": lambda t, d: torch.zeros(2, 3, dtype=t, device=d).resize_(3, 70),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_new_memory_of_deterministic_programs(name: str) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        dtypes = (
+            torch.float16,
+            torch.bfloat16,
+            torch.float32,
+            torch.float8_e4m3fn,
+            torch.bool,
+            torch.uint8,
+            torch.int8,
+        )
+        for dtype in (*dtypes, torch.int16, torch.int32):
+            got, want = (MADE[name](dtype, device).cpu().float() for device in ("spyre", "cpu"))
+            assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.nan_to_num(), want.nan_to_num()), dtype
+        assert name in ("none", "resize_") or (MADE[name](torch.int64, "spyre").cpu() == 2**31 - 1).all()
+    finally:
+        torch.use_deterministic_algorithms(False)

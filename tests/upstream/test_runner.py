@@ -161,3 +161,14 @@ def test_the_committed_configuration_is_well_formed() -> None:
     path = HERE / "pytorch_2_13.toml"
     assert load(path).device == "spyre"
     assert all(rule.get("reason") or rule["verdict"] == "must pass" for rule in tomllib.loads(path.read_text())["rule"])
+
+
+def test_a_rule_about_the_place_of_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text(
+        'device = "spyre"\n[[rule]]\nwhere = "count_kernels"\nverdict = "not applicable"\nreason = "counts kernels"\n'
+    )
+    config, test = load(path), TestId("test_a.py", "TestA", "test_b")
+    assert config.rule_before(test).run
+    assert config.rule_after(test, "AssertionError: 1 != 2", "in count_kernels").reason == "counts kernels"
+    assert config.rule_after(test, "AssertionError: count_kernels", "in check").verdict == "must pass"

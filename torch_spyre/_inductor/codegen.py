@@ -14,10 +14,17 @@ from typing import Any
 
 import sympy
 import torch
-from torch._inductor import ir
+from torch._inductor import ir, metrics
 from torch._inductor.codegen.common import BackendFeature, DeviceOpOverrides
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
-from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, FusedSchedulerNode, OutputNode, SchedulerNode
+from torch._inductor.scheduler import (
+    BaseSchedulerNode,
+    BaseScheduling,
+    ForeachKernelSchedulerNode,
+    FusedSchedulerNode,
+    OutputNode,
+    SchedulerNode,
+)
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
@@ -67,6 +74,7 @@ class SpyreScheduling(BaseScheduling):
         if not self.pending:
             return
         nodes, self.pending = self.pending, []
+        metrics.generated_kernel_count += 1
         wrapper = V.graph.wrapper_code
         name = f"{DEVICE_NAME}_kernel_{wrapper.next_kernel_suffix()}"  # a branch's kernels share the module's names
         computed = []
@@ -123,10 +131,26 @@ class SpyreScheduling(BaseScheduling):
         return str(self.scheduler.mutation_real_name.get(name, name))
 
 
+def register_groups() -> None:
+    """With `combo_kernels` Inductor puts independent nodes into one kernel. Here all nodes of a run are one anyway."""
+    groups = ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels
+
+    def of_other_devices(scheduler: Any) -> list[list[BaseSchedulerNode]]:
+        return [nodes for nodes in groups(scheduler) if not any(_is_here(node) for node in nodes)]
+
+    ForeachKernelSchedulerNode.set_group_algorithm_for_combo_kernels(of_other_devices)
+
+
+def _is_here(node: BaseSchedulerNode) -> bool:
+    device = node.get_device()
+    return device is not None and device.type == DEVICE_NAME
+
+
 def _draw_keys(arguments: Sequence[str]) -> None:
-    """Lines that ask the device's generator for the keys among the arguments of a call."""
+    """Lines that ask the device's generator for the keys among the arguments of a call, in the order of the draws."""
     wrapper = V.graph.wrapper_code
-    for key in dict.fromkeys(a.rsplit("_", 1)[0] for a in arguments if a.startswith(KEY)):
+    keys = {a.rsplit("_", 1)[0] for a in arguments if a.startswith(KEY)}
+    for key in sorted(keys, key=lambda key: int(key.removeprefix(KEY))):
         wrapper.header.writeline("from torch_spyre._C import draw_key as spyre_draw_key")
         wrapper.writeline(f"{key}_0, {key}_1 = spyre_draw_key({V.graph.get_current_device_or_throw().index or 0})")
 

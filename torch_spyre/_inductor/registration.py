@@ -13,7 +13,12 @@ from torch._dynamo.device_interface import register_interface_for_device
 from torch._inductor.codegen.common import register_backend_for_device, register_device_op_overrides
 
 from torch_spyre._inductor import config, decompositions
-from torch_spyre._inductor.codegen import SpyreDeviceOpOverrides, SpyreScheduling, SpyreWrapperCodegen
+from torch_spyre._inductor.codegen import (
+    SpyreDeviceOpOverrides,
+    SpyreScheduling,
+    SpyreWrapperCodegen,
+    register_groups,
+)
 from torch_spyre._inductor.lowering import entries, recompute
 from torch_spyre._inductor.lowering.view_writes import ViewWrites
 from torch_spyre.constants import DEVICE_NAME
@@ -50,6 +55,7 @@ def _register() -> None:
     )
     register_interface_for_device(DEVICE_NAME, SpyreInterface)
     register_device_op_overrides(DEVICE_NAME, SpyreDeviceOpOverrides())
+    register_groups()
     entries.register()
     decompositions.register()
     recompute.register()

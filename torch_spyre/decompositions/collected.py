@@ -19,6 +19,7 @@ from torch_spyre.decompositions import (
     losses,
     optimisers,
     order,
+    packed_weights,
     pooling,
     random_words,
     recurrent,
@@ -268,6 +269,7 @@ def _clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
 TABLE: dict[Any, Decomposition] = {
     **embedding_bags.TABLE,
     **fake_quantize.TABLE,
+    **packed_weights.TABLE,
     **fused_layers.TABLE,
     **grid_sampling.TABLE,
     **losses.TABLE,

@@ -18,6 +18,7 @@ from torch_spyre.decompositions.resampling import without_spreading
 
 aten = torch.ops.aten
 _WRITTEN_OUT = 25  # elements of a window that Inductor unrolls
+_KERNEL_NAMES = {"bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
 _SLICES = 40  # of all dims together, of a window that is taken dim by dim
 
 
@@ -154,7 +155,15 @@ def _cells(x: Any, dim: int, output: int) -> tuple[Any, Any, Any, int]:
     return gathered, (place < end).reshape(shape), first.reshape(output, *shape[2:]), dim + 1
 
 
+def _demand_floats(x: Any, what: str) -> None:
+    """As kernels of PyTorch do: Inductor's own lowerings would average whole numbers."""
+    if not x.dtype.is_floating_point:
+        name = str(x.dtype).removeprefix("torch.")
+        raise NotImplementedError(f"\"{what}\" not implemented for '{_KERNEL_NAMES.get(name, name)}'")
+
+
 def _adaptive_average(x: Any, output_size: Sequence[int]) -> Any:
+    _demand_floats(x, f"adaptive_avg_pool{len(output_size)}d")
     if not x.numel() or 0 in output_size or (len(output_size) == 2 and _unrolled(x, output_size)):
         return NotImplemented
     total = x.to(torch.float32)
@@ -176,6 +185,7 @@ def _unrolled(x: Any, output_size: Sequence[int]) -> bool:
 def _adaptive_maximum(x: Any, output_size: Sequence[int]) -> Any:
     """The largest value of each cell and its place; of equal ones the first, as rows go before columns."""
     n = len(output_size)
+    _demand_floats(x, f"adaptive_max_pool{n}d")
     if not x.numel() or 0 in output_size or (n == 2 and _unrolled(x, output_size)):
         return NotImplemented
     sizes, value, place = x.shape[-n:], x, None

@@ -201,20 +201,32 @@ def _randint_low(low: int, high: int, size: Any, *, dtype: Any = None, device: A
     return _integers(size, device, low, high).to(dtype or torch.int64)
 
 
-def _rand_like(x: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _unit(x.shape, device or x.device, dtype or x.dtype)
+def _like(x: Any, drawn: torch.Tensor, format: torch.memory_format | None) -> torch.Tensor:
+    """In the strides that PyTorch's `_like` functions give: those of x, without gaps, unless a format is named."""
+    if format not in (None, torch.preserve_format):
+        return drawn.contiguous(memory_format=format)
+    order, _ = torch._prims_common.compute_elementwise_output_logical_to_physical_perm(x)
+    if order == sorted(order):
+        return drawn
+    return drawn.permute(order).contiguous().permute([order.index(d) for d in range(x.dim())])
 
 
-def _randn_like(x: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _standard(x.shape, device or x.device).to(dtype or x.dtype)
+def _rand_like(x: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Any:
+    return _like(x, _unit(x.shape, device or x.device, dtype or x.dtype), memory_format)
 
 
-def _randint_like(x: Any, high: int, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _integers(x.shape, device or x.device, 0, high).to(dtype or x.dtype)
+def _randn_like(x: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Any:
+    return _like(x, _standard(x.shape, device or x.device).to(dtype or x.dtype), memory_format)
 
 
-def _randint_like_low(x: Any, low: int, high: int, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _integers(x.shape, device or x.device, low, high).to(dtype or x.dtype)
+def _randint_like(x: Any, high: int, **options: Any) -> Any:
+    return _randint_like_low(x, 0, high, **options)
+
+
+def _randint_like_low(
+    x: Any, low: int, high: int, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+) -> Any:
+    return _like(x, _integers(x.shape, device or x.device, low, high).to(dtype or x.dtype), memory_format)
 
 
 def _randperm(n: int, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
@@ -302,6 +314,10 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.random.to: _random_to,
     aten.rand.default: _rand,
     aten.randn.default: _randn,
+    aten.rand.generator: _rand,
+    aten.randn.generator: _randn,
+    aten.randint.generator: _randint,
+    aten.randint.low_generator: _randint_low,
     aten.randint.default: _randint,
     aten.randint.low: _randint_low,
     aten.rand_like.default: _rand_like,

@@ -72,6 +72,8 @@ _OF_VALUES = frozenset(("repeat_interleave", "segment_reduce"))
 # Ops that write the same element twice without harm on the CPU, where the last three warn.
 OVERLAPPING = frozenset("fill_ zero_ masked_fill_ index_fill_ index_put_ _index_put_impl_".split())
 _PUBLIC: dict[Any, Callable[..., Any]] = {
+    # PyTorch's shape function takes fake tensors only.
+    aten._weight_int4pack_mm.default: lambda x, packed, group, scales: x.new_empty(x.shape[0], packed.shape[0] * 8),
     aten._copy_from.default: lambda source, target, non_blocking=False: target.copy_(source),
     aten.convolution_overrideable.default: aten.convolution.default,
     aten.convolution_backward_overrideable.default: (

@@ -89,8 +89,9 @@ Optimisers with `fused=True` take a step in one launch. `foreach` ones, which Py
 or so functions once for each tensor: launches are cheap, and programs for whole lists would be planned for each model.
 
 `torch.cond`, `while_loop` and `scan` in a compiled graph: the host reads the condition, branches and bodies run on the
-card. `torch.use_deterministic_algorithms(True)` changes nothing on the card, which adds and scatters in a fixed order;
-`torch.empty` is not filled. `torch.jit.trace` needs ``check_trace=False``: its check converts results to float64.
+card. `torch.use_deterministic_algorithms(True)` changes no sum on the card, which adds and scatters in a fixed order;
+it fills new memory, with NaN or the largest number (for int64 that of int32), as everywhere. `torch.jit.trace` needs
+``check_trace=False``: its check converts results to float64.
 
 `nn.TransformerEncoder` in inference packs a padded batch into a nested tensor, which has no place on the card: there it
 stays padded, and what stands in the padding of its result is not 0. `mask_check=False`, which packs unasked, raises.

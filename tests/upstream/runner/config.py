@@ -18,9 +18,10 @@
     file, class, test = …         # a glob or a list of globs, or "re:" and a regular expression; absent: any
     dtype = ["float64"]           # any of the dtypes in the test's name
     error = "…"                   # regular expression: fits only a failed test whose exception it finds
+    where = "…"                   # regular expression over its traceback: fits only a test that fails there
     verdict = "must pass" | "known gap" | "not applicable"
     reason = "…"                  # for all but "must pass"
-    run = false                   # do not run it; the default for "not applicable" without `error`
+    run = false                   # do not run it; the default for "not applicable" without `error` or `where`
 
 A test that no rule fits must pass.
 """
@@ -80,7 +81,13 @@ class Rule:
     test: tuple[str, ...] = ()
     dtype: tuple[str, ...] = ()
     error: str = ""
+    where: str = ""
     run: bool = True
+
+    @property
+    def after(self) -> bool:
+        """Is it about tests that have failed?"""
+        return bool(self.error or self.where)
 
     def fits_test(self, test: TestId, dtypes: Iterable[str]) -> bool:
         return (
@@ -131,15 +138,15 @@ class Config:
         """What the test is before it runs."""
         dtypes = dtypes_of(test.name, self.device)
         for rule in self.rules:
-            if not rule.error and rule.fits_test(test, dtypes):
+            if not rule.after and rule.fits_test(test, dtypes):
                 return rule
         return _DEFAULT
 
-    def rule_after(self, test: TestId, error: str) -> Rule:
-        """What the test is, given how it failed: rules with `error` come in their place in the list."""
+    def rule_after(self, test: TestId, error: str, where: str = "") -> Rule:
+        """What the test is, given how and where it failed: rules about that come in their place in the list."""
         dtypes = dtypes_of(test.name, self.device)
         for rule in self.rules:
-            if rule.fits_test(test, dtypes) and (not rule.error or _expression(rule.error).search(error)):
+            if rule.fits_test(test, dtypes) and _found(rule.error, error) and _found(rule.where, where):
                 return rule
         return _DEFAULT
 
@@ -184,14 +191,14 @@ def load(path: Path, device: str | None = None) -> Config:
 
 
 def _rule(entry: dict[str, Any], where: str) -> Rule:
-    _known(entry, {"file", "class", "test", "dtype", "error", "verdict", "reason", "run"}, where)
+    _known(entry, {"file", "class", "test", "dtype", "error", "where", "verdict", "reason", "run"}, where)
     verdict, reason, error = entry.get("verdict"), entry.get("reason", ""), entry.get("error", "")
     if verdict not in VERDICTS:
         raise ConfigError(f"{where}: verdict {verdict!r} is none of {', '.join(VERDICTS)}")
     if verdict != MUST_PASS and not reason:
         raise ConfigError(f"{where}: a test that need not pass needs a reason")
-    if error:
-        _checked(error, where)
+    for expression in filter(None, (error, entry.get("where", ""))):
+        _checked(expression, where)
     return Rule(
         verdict,
         reason,
@@ -200,8 +207,13 @@ def _rule(entry: dict[str, Any], where: str) -> Rule:
         test=_patterns(entry.get("test", ()), where),
         dtype=tuple(entry.get("dtype", ())),
         error=error,
-        run=entry.get("run", verdict != NOT_APPLICABLE or bool(error)),
+        where=entry.get("where", ""),
+        run=entry.get("run", verdict != NOT_APPLICABLE or bool(error or entry.get("where"))),
     )
+
+
+def _found(expression: str, text: str) -> bool:
+    return not expression or bool(_expression(expression).search(text))
 
 
 def _limits(table: dict[str, Any], where: str) -> Limits:

@@ -43,7 +43,7 @@ def judge(config: Config, test: TestId, record: Record | None) -> Line:
         return Line(test, "pass", rule.reason, gap_closed=rule.verdict == KNOWN_GAP)
     if outcome == "skip":
         return Line(test, "skip", record.get("reason", ""))
-    rule = config.rule_after(test, error)
+    rule = config.rule_after(test, error, record.get("traceback", ""))
     category = {"error": "fail"}.get(outcome, outcome) if rule.verdict == MUST_PASS else rule.verdict
     return Line(test, category, rule.reason, error)
 

@@ -409,6 +409,8 @@ def _constants(shape: Shape, const: sympy.Expr, number: int) -> Iterator[list[sy
     base = shape.levels[number].base
     symbols = sorted(base.free_symbols | const.free_symbols, key=str)
     whole = const // base
+    if not (const.is_polynomial(*symbols) and base.is_polynomial(*symbols)):
+        raise NotBucketed(f"the index begins at {const}, which is no polynomial of the sizes")
     if symbols:
         ratio = sympy.div(sympy.Poly(const, *symbols), sympy.Poly(base, *symbols))[0]
         whole = sympy.Poly({m: c // 1 for m, c in ratio.terms()}, *symbols).as_expr()

@@ -44,7 +44,10 @@ def _dot(a: ir.TensorBox, b: ir.TensorBox, dtype: torch.dtype | None = None) -> 
     """Batched matrix product as one reduction whose body is `ops.dot` of two plain loads."""
     dtype = dtype or a.get_dtype()
     if a.get_dtype() != b.get_dtype():
-        raise UnsupportedOp(f"matmul of {a.get_dtype()} and {b.get_dtype()}: convert one operand first")
+        raise UnsupportedOp(
+            "matmul: expected both operands and their product to have the same dtype, but got: "
+            f"{a.get_dtype()} != {b.get_dtype()}; convert one of them first"
+        )
     *batch, m, k = a.get_size()
     n = b.get_size()[-1]
     if k == 0:

@@ -62,10 +62,22 @@ WHOLE: dict[Any, Callable[..., Any]] = {
 }
 
 
-def _integer_pow(original: Callable[..., Any]) -> Callable[..., Any]:
+_PRODUCTS = range(-1, 4)  # exponents up to which that stays within a unit in the last place
+
+
+def _is_rounded_often(a: Any, b: Any) -> bool:
+    """Inductor makes a power of products, and each of them is rounded to 16 bits."""
+    narrow = isinstance(a, ir.TensorBox) and a.get_dtype() in (torch.float16, torch.bfloat16)
+    return narrow and isinstance(b, (int, float)) and float(b).is_integer() and int(b) not in _PRODUCTS
+
+
+def _pow(original: Callable[..., Any]) -> Callable[..., Any]:
     """Inductor hands powers of integer tensors to the host."""
 
     def lower(a: Any, b: Any) -> Any:
+        if _is_rounded_often(a, b):
+            exponent = float(b)
+            return make_pointwise(lambda x: ops.pow(x, ops.constant(exponent, a.get_dtype())))(a)
         if isinstance(b, sympy.Basic) and not isinstance(b, sympy.Number):  # the size of something, which varies
             b = lowerings[aten.full.default]([], b, dtype=a.get_dtype(), device=a.get_device())
         operands = [x for x in (a, b) if isinstance(x, ir.TensorBox)]
@@ -90,7 +102,7 @@ def _host(op: Any) -> None:
 
 
 def register() -> None:
-    wrapped(aten.pow, _integer_pow)
+    wrapped(aten.pow, _pow)
     for name in HOST_FUNCTIONS:
         _host(getattr(aten, name))
     for op, lower in WHOLE.items():

@@ -34,6 +34,11 @@ _UNKNOWN = 2**31 - 1  # bound of an offset into a target: the builder knows the 
 INDIRECT = "@"  # first letter of the names of dims that stand for index values
 
 
+def _number_name(dtype: torch.dtype) -> str:
+    """Numbers of the host that a graph computes with (the root of a size) are float64: the card takes them as fp32."""
+    return "float32" if dtype == torch.float64 else dtype_name(dtype)
+
+
 @dataclass(frozen=True)
 class Stored:
     """Where a body stores and what: `places` are the values of the indirect dims in `index`, below `limits`."""
@@ -190,18 +195,18 @@ class Tracer(DefaultHandler):
     # Values
 
     def constant(self, value: bool | float | int, dtype: torch.dtype) -> Expr:
-        return const(value, dtype_name(dtype))
+        return const(value, _number_name(dtype))
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Expr:
         number = self._numbers(expr)
         if number.is_number and not isinstance(number, sympy.Integer):
-            return const(float(number), dtype_name(dtype))
-        return cast(self._value(expr), dtype_name(dtype))
+            return const(float(number), _number_name(dtype))
+        return cast(self._value(expr), _number_name(dtype))
 
     value_expr = index_expr
 
     def to_dtype(self, x: Expr, dtype: torch.dtype, src_dtype: Any = None, use_compute_types: bool = True) -> Expr:
-        return self.builder.cast(x, dtype_name(dtype))
+        return self.builder.cast(x, _number_name(dtype))
 
     def to_dtype_bitcast(self, x: Expr, dtype: torch.dtype, src_dtype: torch.dtype) -> Expr:
         raise UnsupportedOp(f"{self.reading} reads the bits of {src_dtype} as {dtype}: the card stores other bits")

@@ -3,7 +3,8 @@
 
 Enters: an instruction. Leaves: the same with dims of one step left out, and dims that follow each other in every
 operand as one. The dim along which an instruction scans, sorts or searches stays as it is, and where the order of
-elements decides (sums, the last write of a scatter), only dims that follow each other there too become one.
+elements decides (sums, the last write of a scatter), only dims that follow each other there too become one. Where more
+than eight are left, an instruction whose elements do not depend on each other is done in a loop over one of them.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ from torch_spyre.backend.program.instructions import (
     VopInst,
 )
 from torch_spyre.backend.program.isa import MAX_DIMS
+from torch_spyre.ir.affine import ZERO, Affine
 
 Maps = tuple[DimMap, ...] | LayoutMap
 Change = Callable[[Maps], Maps | None]  # None: it cannot be done
+Start = Callable[[Operand], Operand | None]
 
 # The fields of an instruction that have a map for each dim. A product has three dims by nature.
 _FIELDS: dict[type[Instruction], tuple[str, ...]] = {
@@ -59,6 +62,33 @@ def fewer_dims(inst: Any) -> Any:
             break
         inst = shorter
     return inst
+
+
+def dim_to_loop_over(inst: Any) -> int | None:
+    """The shortest dim that a loop can take, if the instruction has too many dims; None if it has not."""
+    if type(inst) not in _FIELDS or len(inst.dims) <= MAX_DIMS:
+        return None
+    able = [at for at, extent in enumerate(inst.dims) if extent.is_const and in_loop(inst, at, ZERO) is not None]
+    return min(able, key=lambda at: inst.dims[at].cap, default=None)
+
+
+def in_loop(inst: Any, at: int, counter: Affine) -> Any:
+    """The instruction at one step of a dim; None if it cannot be done step by step along it."""
+    if isinstance(inst, ScatterInst | RingSumInst | IotaInst) or at == getattr(inst, "dim", None):
+        return None
+    if isinstance(inst, ReduceInst) and inst.mask >> at & 1:
+        return None
+    return _changed(inst, at, list(inst.dims), partial(_without, at=at), partial(_moved, at=at, counter=counter))
+
+
+def _moved(operand: Operand, at: int, counter: Affine) -> Operand | None:
+    """The operand from that step of the dim on; None if the dim is cut into blocks."""
+    maps = operand.maps
+    if not maps:
+        return operand
+    if isinstance(maps, LayoutMap):
+        return replace(operand, maps=replace(maps, offset=maps.offset + counter * maps.strides[at]))
+    return None if maps[at].block else replace(operand, offset=operand.offset + counter * maps[at].inner)
 
 
 def _without_single(inst: Any) -> Any:
@@ -95,11 +125,11 @@ def _may_join(inst: Any, outer: int, inner: int) -> bool:
     return not reduced[outer] or (outer < inner and not any(reduced[outer + 1 : inner]))
 
 
-def _changed(inst: Any, gone: int, dims: list[Extent], change: Change) -> Any:
-    """The instruction without the dim `gone`, its maps changed; None if one of them cannot be."""
+def _changed(inst: Any, gone: int, dims: list[Extent], change: Change, start: Start = lambda operand: operand) -> Any:
+    """The instruction without the dim `gone`, its operands moved and their maps changed; None if one cannot be."""
     fields: dict[str, Any] = {}
     for name in _FIELDS[type(inst)]:
-        value = _of_field(getattr(inst, name), change)
+        value = _of_field(getattr(inst, name), change, start)
         if value is NotImplemented:
             return None
         fields[name] = value
@@ -111,20 +141,21 @@ def _changed(inst: Any, gone: int, dims: list[Extent], change: Change) -> Any:
     return replace(inst, dims=(*dims[:gone], *dims[gone + 1 :]), **fields)
 
 
-def _of_field(value: Any, change: Change) -> Any:
-    """A field with its maps changed; NotImplemented if one of them cannot be."""
+def _of_field(value: Any, change: Change, start: Start) -> Any:
+    """A field with its operands moved and their maps changed; NotImplemented if one of them cannot be."""
     if value is None:
         return None
     if isinstance(value, Operand):
-        maps = change(value.maps)
-        return NotImplemented if maps is None else replace(value, maps=maps)
+        moved = start(value)
+        maps = None if moved is None else change(moved.maps)
+        return NotImplemented if moved is None or maps is None else replace(moved, maps=maps)
     if isinstance(value, IndexOperand):
-        operand = _of_field(value.operand, change)
+        operand = _of_field(value.operand, change, start)
         return NotImplemented if operand is NotImplemented else replace(value, operand=operand)
     if value and isinstance(value[0], DimMap):
         steps = change(value)
         return NotImplemented if steps is None else steps
-    parts = tuple(_of_field(part, change) for part in value)
+    parts = tuple(_of_field(part, change, start) for part in value)
     return NotImplemented if NotImplemented in parts else parts
 
 

@@ -33,7 +33,7 @@ from torch_spyre.backend.program.isa import (
     is_integer_type,
 )
 from torch_spyre.backend.program.numbers import float_bits, round_to_type
-from torch_spyre.backend.schedule.fewer_dims import fewer_dims
+from torch_spyre.backend.schedule.fewer_dims import dim_to_loop_over, fewer_dims, in_loop
 from torch_spyre.backend.schedule.fold import Folding, Sink, element_name, is_index_type, is_number_type, is_scalar_code
 from torch_spyre.backend.schedule.scalars import Scalars
 from torch_spyre.backend.schedule.scratch import Scratch
@@ -446,4 +446,12 @@ class Selector:
             for operand in operands:
                 if operand.space is Space.MEM:
                     self.arg_access[operand.index] = self.arg_access.get(operand.index, Access(0)) | access
-        self.stream.emit(fewer_dims(inst))
+        self._emit_looped(fewer_dims(inst))
+
+    def _emit_looped(self, inst: Any) -> None:
+        at = dim_to_loop_over(inst)
+        if at is None:
+            self.stream.emit(inst)
+            return
+        with self.stream.loop(ZERO, inst.dims[at].affine, 1) as counter:
+            self._emit_looped(in_loop(inst, at, counter))

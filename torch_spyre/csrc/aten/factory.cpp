@@ -10,12 +10,14 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/util/safe_numerics.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "device.h"
@@ -72,6 +74,20 @@ std::vector<int64_t> settled_strides(c10::IntArrayRef size, c10::IntArrayRef str
   return settled;
 }
 
+/// What nobody has written holds NaN or the largest number, where PyTorch is asked for deterministic algorithms.
+at::Tensor deterministic(at::Tensor fresh) {
+  const auto& context = at::globalContext();
+  if (C10_LIKELY(!context.deterministicAlgorithms() || !context.deterministicFillUninitializedMemory())) return fresh;
+  const auto type = fresh.scalar_type();
+  if (fresh.numel() == 0) return fresh;
+  if (c10::isFloat8Type(type))  // stored, not computed with
+    return fresh.copy_(at::full({}, std::nan(""), at::TensorOptions().dtype(type)));
+  if (c10::isFloatingType(type)) return fresh.fill_(std::nan(""));
+  const bool is_signed = type != at::kByte;
+  const int bits = type == at::kBool ? 1 : std::min<int>(8 * c10::elementSize(type), 32) - is_signed;  // int64 has 32
+  return fresh.fill_((int64_t{1} << bits) - 1);
+}
+
 at::Tensor empty(c10::IntArrayRef size, OptDtype dtype, OptLayout layout, OptDevice device,
                  std::optional<bool> pin_memory, OptFormat format) {
   check_options(layout, pin_memory);
@@ -82,7 +98,15 @@ at::Tensor empty(c10::IntArrayRef size, OptDtype dtype, OptLayout layout, OptDev
   const auto stride = strides_in(format, size);
   const auto device_layout = size.size() <= 6 && !channels_last(format) ? intern(make_layout(size, type))
                                                                         : layout_for_strided(size, stride, type);
-  return make_tensor(index_of(device), size, stride, type, device_layout);
+  return deterministic(make_tensor(index_of(device), size, stride, type, device_layout));
+}
+
+at::Tensor& empty_out(c10::IntArrayRef size, OptFormat format, at::Tensor& out) {
+  TORCH_CHECK(!format, "'memory_format' argument is incompatible with 'out' tensor argument");
+  at::detail::check_size_nonnegative(size);
+  resize(out, size, std::nullopt);
+  deterministic(out);
+  return out;
 }
 
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, OptDtype dtype, OptLayout layout,
@@ -93,7 +117,7 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, OptDtyp
   host_bytes(size, stride, type);  // raises what the CPU would
   check_numel(size);
   const auto settled = settled_strides(size, stride);
-  return make_tensor(index_of(device), size, settled, type, layout_for_strided(size, settled, type));
+  return deterministic(make_tensor(index_of(device), size, settled, type, layout_for_strided(size, settled, type)));
 }
 
 const at::Tensor& as_strided_in_place(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride,
@@ -117,7 +141,11 @@ at::Tensor new_empty_strided(const at::Tensor& self, c10::IntArrayRef size, c10:
 at::Tensor as_strided(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride,
                       std::optional<int64_t> offset) {
   auto view = at::native::as_strided_tensorimpl(self, size, stride, offset);
-  check_inside(self.storage(), self.scalar_type(), view.sizes(), view.strides(), view.storage_offset());
+  const auto end = [](const at::Tensor& t) {
+    return host_bytes(t.sizes(), t.strides(), t.scalar_type(), t.storage_offset());
+  };
+  if (end(view) > end(self))
+    check_inside(self.storage(), self.scalar_type(), view.sizes(), view.strides(), view.storage_offset());
   return view;
 }
 
@@ -235,8 +263,12 @@ at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source, int64_t off
   return self;
 }
 
+/// All elements of the storage, as many as on other devices. uint8 means its bytes, to the end of the last stick.
 at::Tensor& set_storage(at::Tensor& self, at::Storage source) {
-  const auto elements = static_cast<int64_t>(source.nbytes() / self.itemsize());
+  const auto place = source.device().type();
+  const auto* held = place == c10::DeviceType::PrivateUse1 ? &record_of(source.data_ptr()) : nullptr;
+  const bool typed = held && held->layout && held->host_dtype == self.scalar_type() && self.scalar_type() != at::kByte;
+  const auto elements = typed ? held->span : static_cast<int64_t>(source.nbytes() / self.itemsize());
   return set_storage_offset(self, std::move(source), 0, {elements}, {1});
 }
 
@@ -260,13 +292,17 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size, OptForma
   TORCH_CHECK(format != c10::MemoryFormat::Preserve, "Unsupported memory format", *format);
   check_numel(size);
   const auto stride = strides_in(format, size);
+  const int64_t held = record_of(self.storage().data_ptr()).span;
   grow_for(self.storage(), self.scalar_type(), size, stride, self.storage_offset());
   self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride, self.storage_offset());
+  const int64_t added = record_of(self.storage().data_ptr()).span - held;
+  if (added > 0) deterministic(make_view(self, {added}, {1}, held));
   return self;
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty.out", TORCH_FN(empty_out));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("new_empty_strided", TORCH_FN(new_empty_strided));
   m.impl("arange", TORCH_FN(arange));

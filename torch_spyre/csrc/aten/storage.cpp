@@ -41,11 +41,14 @@ bool is_contiguous(c10::IntArrayRef size, c10::IntArrayRef stride) {
   return true;
 }
 
-/// Host bytes up to which a tensor of this dtype finds elements. uint8 may also mean the bytes of all of a storage.
+/// Host bytes up to which a tensor of this dtype finds elements. uint8 may also mean the bytes of another dtype. A
+/// tensor that asks for exactly as many elements as the bytes of the storage have room for, as code of PyTorch does
+/// that copies storages, gets them all: past the storage's own elements, its whole sticks hold zeros.
 int64_t held_bytes(const StorageRecord& r, const c10::Storage& storage, c10::ScalarType dtype, int64_t wanted) {
-  const auto nbytes = static_cast<int64_t>(storage.nbytes());
-  const bool means_bytes = dtype == at::kByte && (r.host_dtype != at::kByte || wanted == nbytes);
-  return !r.layout || means_bytes ? nbytes : r.span * static_cast<int64_t>(c10::elementSize(r.host_dtype));
+  const auto nbytes = static_cast<int64_t>(storage.nbytes()), itemsize = static_cast<int64_t>(c10::elementSize(dtype));
+  const bool means_bytes = dtype == at::kByte && r.host_dtype != at::kByte;
+  const bool means_all = dtype == r.host_dtype && wanted == nbytes / itemsize * itemsize;
+  return !r.layout || means_bytes || means_all ? nbytes : r.span * itemsize;
 }
 
 /// Dims of the shape of a storage, greatest stride first, with those joined that follow each other without a gap.
@@ -85,12 +88,11 @@ bool stays_on_rows(const at::TensorBase& tensor, const StorageRecord& r) {
   return inside;
 }
 
-void lay_flat(const c10::Storage& storage, const StorageRecord& r) {
+void lay_flat(const c10::Storage& storage, const StorageRecord& r, int64_t elements) {
   const auto dtype = r.host_dtype;
-  const std::vector<int64_t> size{r.span}, stride{1};
-  const auto layout = layout_for_strided(size, stride, dtype);
-  relayout_storage(storage, layout, dtype, size, stride,
-                   std::max(storage.nbytes(), storage_nbytes(layout, size, stride, dtype)));
+  const std::vector<int64_t> size{elements}, stride{1};
+  relayout_storage(storage, layout_for_strided(size, stride, dtype), dtype, size, stride,
+                   std::max(storage.nbytes(), static_cast<size_t>(host_bytes(size, stride, dtype))));
 }
 
 /// Does the tensor reach no further than the storage? Quick, as each operand of each launch is asked.
@@ -112,6 +114,21 @@ void check_host_room(const StorageRecord& r, int64_t nbytes) {
   const int64_t needed = host_bytes(r.dma_sizes, r.dma_strides, r.host_dtype);
   if (needed > nbytes)
     raise("InvalidArgument", c10::str("a storage of ", nbytes, " bytes is laid out for ", needed, " host bytes"));
+}
+
+void check_reach(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType dtype, int64_t offset, int64_t held) {
+  const int64_t wanted = host_bytes(size, stride, dtype, offset);
+  TORCH_CHECK(wanted <= held, "setStorage: sizes ", size, ", strides ", stride, ", storage offset ", offset,
+              ", and itemsize ", c10::elementSize(dtype), " requiring a storage size of ", wanted,
+              " are out of bounds for storage of size ", held);
+}
+
+/// A tensor on all the bytes of a storage, or a part of such a tensor: those past its elements become zeros.
+void reach_whole_sticks(const at::TensorBase& tensor, const StorageRecord& r) {
+  const auto& storage = tensor.storage();
+  const auto nbytes = static_cast<int64_t>(storage.nbytes());
+  check_reach(tensor.sizes(), tensor.strides(), r.host_dtype, tensor.storage_offset(), nbytes);
+  lay_flat(storage, r, nbytes / static_cast<int64_t>(tensor.itemsize()));
 }
 
 at::Tensor zero_bytes(int64_t n) {
@@ -157,9 +174,10 @@ StorageRecord& record_of(const at::TensorBase& tensor) {
                  "reinterpret on the host with .cpu().view(dtype)"));
   }
   if (C10_UNLIKELY(!inside(tensor, *r))) {
-    check_inside(tensor.storage(), r->host_dtype, tensor.sizes(), tensor.strides(), tensor.storage_offset());
+    reach_whole_sticks(tensor, *r);
+    r = &raw_record_of(tensor);
   } else if (C10_UNLIKELY(!r->dense) && tensor.numel() > 0 && !stays_on_rows(tensor, *r)) {
-    lay_flat(tensor.storage(), *r);
+    lay_flat(tensor.storage(), *r, r->span);
     r = &raw_record_of(tensor);
   }
   return *r;
@@ -170,10 +188,7 @@ void check_inside(const c10::Storage& storage, c10::ScalarType dtype, c10::IntAr
   const auto& data = storage.data_ptr();
   if (data.get() == nullptr && data.get_context() == nullptr) return;  // a fake tensor has no memory to leave
   const int64_t wanted = host_bytes(size, stride, dtype, offset);
-  const int64_t held = held_bytes(record_of(data), storage, dtype, wanted);
-  TORCH_CHECK(wanted <= held, "setStorage: sizes ", size, ", strides ", stride, ", storage offset ", offset,
-              ", and itemsize ", c10::elementSize(dtype), " requiring a storage size of ", wanted,
-              " are out of bounds for storage of size ", held);
+  check_reach(size, stride, dtype, offset, held_bytes(record_of(data), storage, dtype, wanted));
 }
 
 void grow_for(const c10::Storage& storage, c10::ScalarType dtype, c10::IntArrayRef size, c10::IntArrayRef stride,
