@@ -498,7 +498,7 @@ class RuntimeArgExtractOp(IRDLOperation):
         argument = parser.parse_unresolved_operand()
         parser.parse_punctuation(":")
         # MLIR's printer leaves out the name of a type that the op implies: `<index, granularity = 4>`.
-        argument_type = parser.parse_optional_type() or RuntimeArgType(*RuntimeArgType.parse_parameters(parser))
+        argument_type = parser.parse_optional_type() or RuntimeArgType.new(RuntimeArgType.parse_parameters(parser))
         value = parser.resolve_operand(argument, argument_type)
         parser.parse_punctuation("->")
         return cls.build(operands=[value], result_types=[parser.parse_type()], properties={"field": StringAttr(field)})
