@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch._prims_common import suggest_memory_format
 
-from torch_spyre.decompositions.custom import matmul
+from torch_spyre.decompositions.custom import matmul, windows
 
 Ints = Sequence[int]
 
@@ -42,6 +42,8 @@ def _every(x: torch.Tensor, dim: int, step: int) -> torch.Tensor:
 def _correlate(
     x: torch.Tensor, weight: torch.Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> torch.Tensor:
+    if groups == 1 and len(stride) < 3:
+        return _in_place(x, weight, stride, padding, dilation)
     n, kernel, out_channels = weight.dim() - 2, weight.shape[2:], weight.shape[0]
     windows = _windows(x, kernel, stride, padding, dilation)
     batch, channels, *rest = windows.shape
@@ -51,6 +53,14 @@ def _correlate(
     columns = columns.permute(order).reshape(batch, groups, inner * math.prod(kernel), math.prod(output))
     rows = weight.reshape(1, groups, out_channels // groups, inner * math.prod(kernel))
     return matmul(rows, columns).reshape(batch, out_channels, *output)
+
+
+def _in_place(x: torch.Tensor, weight: torch.Tensor, stride: Ints, padding: Ints, dilation: Ints) -> torch.Tensor:
+    """The windows are read where they lie, with channels in the sticks."""
+    last = x.movedim(1, -1)
+    if any(padding):
+        last = torch.constant_pad_nd(last, [0, 0, *(p for p in reversed(padding) for _ in range(2))])
+    return windows(last, weight, list(stride), list(dilation), 1)
 
 
 def _spread(x: torch.Tensor, stride: Ints) -> torch.Tensor:

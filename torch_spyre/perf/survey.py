@@ -7,6 +7,7 @@ A survey does not depend on the device description, so one survey serves many wh
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -173,7 +174,8 @@ def _work(
         return None
     if not active.any():
         return None
-    batch = len(sizes) - 3 if kind == "matmul" else 0
+    taps = inst.taps if isinstance(inst, MatmulInst) else 0
+    batch = len(sizes) - 3 - taps if kind == "matmul" else 0
     out_dims = _output_dims(inst, dims)
     out_sizes = sizes if out_dims is dims else extents(out_dims, registers)
     output = streams.of(out, out_dims, out_sizes, registers, active, batch)
@@ -183,6 +185,8 @@ def _work(
         ways = partial.get(out.offset, 1)
     busiest = int(points[active].max()) if isinstance(points, np.ndarray) else points
     box = tuple(int(s[active].max()) if isinstance(s, np.ndarray) else s for s in sizes)
+    if taps:
+        box = (*box[: batch + 2], math.prod(box[batch + 2 :]))
     return Work(
         kind,
         name,

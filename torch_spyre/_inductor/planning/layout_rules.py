@@ -382,9 +382,10 @@ class Layouts:
         except Conflict as conflict:
             self._resolve(node, conflict.dim)
             self._refine(node)
-        if node.row.is_matmul and len(node.reduced) > 1 and not self._joins(node):
-            node.reduced = ("k",)
-            self._whole(node, "k")
+        if node.row.is_matmul and node.reduced != reduced and not self._joins(node):
+            node.reduced = reduced
+            for dim in reduced:
+                self._whole(node, dim)
             self._refine(node)
         if node.along and node.along not in [d.name for d in node.tiles]:
             node.reduced = reduced
