@@ -42,8 +42,9 @@ def _every(x: torch.Tensor, dim: int, step: int) -> torch.Tensor:
 def _correlate(
     x: torch.Tensor, weight: torch.Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> torch.Tensor:
-    if groups == 1 and len(stride) < 3:
-        return _in_place(x, weight, stride, padding, dilation)
+    depthwise = groups == x.shape[1] == weight.shape[0]
+    if (groups == 1 or depthwise) and len(stride) < 3:
+        return _in_place(x, weight, stride, padding, dilation, groups)
     n, kernel, out_channels = weight.dim() - 2, weight.shape[2:], weight.shape[0]
     windows = _windows(x, kernel, stride, padding, dilation)
     batch, channels, *rest = windows.shape
@@ -55,12 +56,14 @@ def _correlate(
     return matmul(rows, columns).reshape(batch, out_channels, *output)
 
 
-def _in_place(x: torch.Tensor, weight: torch.Tensor, stride: Ints, padding: Ints, dilation: Ints) -> torch.Tensor:
+def _in_place(
+    x: torch.Tensor, weight: torch.Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
+) -> torch.Tensor:
     """The windows are read where they lie, with channels in the sticks."""
     last = x.movedim(1, -1)
     if any(padding):
         last = torch.constant_pad_nd(last, [0, 0, *(p for p in reversed(padding) for _ in range(2))])
-    return windows(last, weight, list(stride), list(dilation), 1)
+    return windows(last, weight, list(stride), list(dilation), groups)
 
 
 def _spread(x: torch.Tensor, stride: Ints) -> torch.Tensor:

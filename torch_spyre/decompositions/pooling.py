@@ -176,7 +176,7 @@ def _largest(padded: Any, windows: Sequence[Window], outputs: Sequence[int]) -> 
 
 
 def _places(chosen: Sequence[Any], windows: Sequence[Window], outputs: Sequence[int]) -> Any:
-    """Places in the plane. A window of nothing but -inf chose padding, where its first element that is inside counts."""
+    """Places in the plane. A window of nothing but -inf chose padding, where its first element inside counts."""
     place = None
     for d, (taken, w) in enumerate(zip(chosen, windows, strict=True)):
         first = _steps(-w.pad, outputs[d], w.stride, len(windows) - d, taken)

@@ -5,6 +5,7 @@
 // k, and C waits in an fp32 tile between blocks, so that blocking does not change the order of the additions. Else
 // matmul_many.h.
 #pragma once
+#include "matmul_lanes.h"
 #include "matmul_many.h"
 
 SPYRE_ISA_BEGIN
@@ -248,6 +249,7 @@ void matmul(const Shape& shape, bool accumulate, int taps, const View& c, const 
             {b.base, b.format, b.dim[k], b.dim[n]},
             {c.base, c.format, c.dim[m], c.dim[n]}};
   take_taps(p, shape, n + 1, a, b);
+  if (multiply_batches(shape, m, p, c, a, b)) return;
   const Groups groups = shared_batches(shape, batch, accumulate, b);
   p.a.take(groups, p.m, a);
   p.c.take(groups, p.m, c);
