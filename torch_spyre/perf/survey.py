@@ -38,6 +38,8 @@ from torch_spyre.ir.affine import Affine
 from torch_spyre.perf.requests import UNKNOWN_DIM, Stream, Streams
 from torch_spyre.perf.walk import Registers, Value, extents, walk
 
+LANES = "lanes"  # a product of single columns, which the vector unit sums with batches in its lanes
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -185,9 +187,7 @@ def _work(
         ways = partial.get(out.offset, 1)
     busiest = int(points[active].max()) if isinstance(points, np.ndarray) else points
     box = tuple(int(s[active].max()) if isinstance(s, np.ndarray) else s for s in sizes)
-    if taps:
-        box = (*box[: batch + 2], math.prod(box[batch + 2 :]))
-    return Work(
+    work = Work(
         kind,
         name,
         int(active.sum()),
@@ -201,6 +201,23 @@ def _work(
         _pattern(inputs[0], output) if kind == "copy" else "same",
         inst,
     )
+    if isinstance(inst, MatmulInst) and taps:
+        maps = cast(tuple[DimMap, ...], inst.b.maps)
+        return over_windows(work, 1 + taps, [not (m.inner or m.outer) for m in maps[:batch]])
+    return work
+
+
+def over_windows(work: Work, summed: int, shared: Sequence[bool]) -> Work:
+    """A product that sums over `summed` dims, the last of its box: they are one k. Batches that share the right operand
+    are rows. Windows overlap, and an element of the left operand is loaded once for all of them."""
+    *batch, m, n = work.box[:-summed]
+    together = math.prod(size for size, same in zip(batch, shared, strict=True) if same)
+    apart = math.prod(batch) // together
+    taps = math.prod(work.box[-summed:-1])
+    a, b = work.inputs
+    left = dataclasses.replace(a, core_bytes=-(-a.core_bytes // taps), total=-(-a.total // taps))
+    box = (apart, together * m, n, taps * work.box[-1])
+    return dataclasses.replace(work, name=LANES if n == 1 else work.name, box=box, inputs=(left, b))
 
 
 def _second_output(

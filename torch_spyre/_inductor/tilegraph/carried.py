@@ -29,7 +29,8 @@ class Ranking:
     @staticmethod
     def parse(reduction_type: str) -> Ranking | None:
         op, *rest = reduction_type.split("/")
-        return Ranking(op, int(rest[0]), rest[1] == "ascending") if rest else None
+        ranks = rest and rest[1] in ("ascending", "descending")
+        return Ranking(op, int(rest[0]), rest[1] == "ascending") if ranks else None
 
 
 @dataclass(frozen=True)
