@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolution and its gradients as matrix products over the windows of the input.
 
-Windows are views (unfold), so that one copy lays them out for the product. A transposed convolution is a convolution
-of the input with zeros between its elements.
+Windows of a dense or depthwise convolution of one or two dims are read in place (`custom.windows`). Others are views
+(unfold), which one copy lays out for the product. A transposed convolution is a convolution of the input with zeros
+between its elements.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def _padded(x: Any, windows: Sequence[Window], outputs: Sequence[int], value: fl
 
 def _largest(padded: Any, windows: Sequence[Window], outputs: Sequence[int]) -> tuple[Any, list[Any]]:
     """The largest value of each window, and which element of it that is, by dim: the first of equal ones."""
-    value, chosen = padded, []
+    value, chosen = padded, list[Any]()
     for d in reversed(range(len(windows))):
         dim, w = padded.dim() - len(windows) + d, windows[d]
         here = w.of(value, dim, outputs[d])
