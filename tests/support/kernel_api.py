@@ -158,10 +158,10 @@ class Kernels:
             ROPS[op], compute, rank, extent, mask, int(accumulate), ctypes.byref(out.raw()), ctypes.byref(x.raw())
         )
 
-    def matmul(self, shape: Sequence[int], c: View, a: View, b: View, accumulate: bool = False) -> None:
+    def matmul(self, shape: Sequence[int], c: View, a: View, b: View, accumulate: bool = False, taps: int = 0) -> None:
         rank, extent = self._shape(shape)
         self.lib.spyre_matmul(
-            rank, extent, int(accumulate), ctypes.byref(c.raw()), ctypes.byref(a.raw()), ctypes.byref(b.raw())
+            rank, extent, int(accumulate), taps, ctypes.byref(c.raw()), ctypes.byref(a.raw()), ctypes.byref(b.raw())
         )
 
     def copy(self, shape: Sequence[int], out: View, x: View) -> bool:

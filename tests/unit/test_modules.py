@@ -62,7 +62,10 @@ def test_other_matmul_weights() -> None:
     lstm = nn.LSTM(64, 96).to("spyre")
     assert in_stick(lstm.weight_ih_l0, 0) and in_stick(lstm.weight_hh_l0, 0)
     convolution = nn.Conv1d(3, 5, 2).to("spyre")
-    assert convolution.weight.device_tensor_layout() == SpyreTensorLayout([5, 3, 2], torch.float32)
+    order = [1, 2, 0]  # one matrix for each place of the kernel, output channels in the sticks
+    assert convolution.weight.device_tensor_layout() == SpyreTensorLayout([5, 3, 2], [6, 2, 1], torch.float32, order)
+    assert in_stick(nn.Conv2d(3, 70, 3).to("spyre").weight, 0)
+    assert in_stick(nn.ConvTranspose2d(3, 70, 3).to("spyre").weight, 1)
     assert in_stick(nn.Embedding(70, 64).to("spyre").weight, 1)
 
 

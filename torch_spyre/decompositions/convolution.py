@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolution and its gradients as matrix products over the windows of the input.
 
-Windows are views (unfold), so that one copy lays them out for the product. A transposed convolution is a convolution
-of the input with zeros between its elements.
+Windows of a dense or depthwise convolution of one or two dims are read in place (`custom.windows`). Others are views
+(unfold), which one copy lays out for the product. A transposed convolution is a convolution of the input with zeros
+between its elements.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch._prims_common import suggest_memory_format
 
-from torch_spyre.decompositions.custom import matmul
+from torch_spyre.decompositions.custom import matmul, windows
 
 Ints = Sequence[int]
 
@@ -42,6 +43,9 @@ def _every(x: torch.Tensor, dim: int, step: int) -> torch.Tensor:
 def _correlate(
     x: torch.Tensor, weight: torch.Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> torch.Tensor:
+    depthwise = groups == x.shape[1] == weight.shape[0]
+    if (groups == 1 or depthwise) and len(stride) < 3:
+        return _in_place(x, weight, stride, padding, dilation, groups)
     n, kernel, out_channels = weight.dim() - 2, weight.shape[2:], weight.shape[0]
     windows = _windows(x, kernel, stride, padding, dilation)
     batch, channels, *rest = windows.shape
@@ -51,6 +55,16 @@ def _correlate(
     columns = columns.permute(order).reshape(batch, groups, inner * math.prod(kernel), math.prod(output))
     rows = weight.reshape(1, groups, out_channels // groups, inner * math.prod(kernel))
     return matmul(rows, columns).reshape(batch, out_channels, *output)
+
+
+def _in_place(
+    x: torch.Tensor, weight: torch.Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
+) -> torch.Tensor:
+    """The windows are read where they lie, with channels in the sticks."""
+    last = x.movedim(1, -1)
+    if any(padding):
+        last = torch.constant_pad_nd(last, [0, 0, *(p for p in reversed(padding) for _ in range(2))])
+    return windows(last, weight, list(stride), list(dilation), groups)
 
 
 def _spread(x: torch.Tensor, stride: Ints) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 
 _library = torch.library.Library("spyre", "DEF")
 _library.define("matmul(Tensor a, Tensor b, *, ScalarType? out_dtype=None) -> Tensor")
+_library.define("windows(Tensor x, Tensor weight, int[] stride, int[] dilation, int groups) -> Tensor")
 _library.define("kept(Tensor x) -> Tensor")
 _library.define("put(Tensor x, int dim, Tensor index, Tensor values, bool accumulate) -> Tensor")
 _library.define("put_(Tensor(a!) x, int dim, Tensor index, Tensor values, bool accumulate) -> Tensor(a!)")
@@ -32,6 +33,31 @@ def _fake(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = N
 
 # A batched matrix product whose batch dims broadcast without a copy; sums are fp32, rounded once to out_dtype.
 matmul = torch.ops.spyre.matmul.default
+
+
+def _windows_size(x: torch.Tensor, weight: torch.Tensor, stride: list[int], dilation: list[int]) -> list[int]:
+    sizes = zip(x.shape[1:-1], weight.shape[2:], stride, dilation, strict=True)
+    return [x.shape[0], weight.shape[0], *((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in sizes)]
+
+
+@torch.library.impl(_library, "windows", "CompositeExplicitAutograd")
+def _windows(
+    x: torch.Tensor, weight: torch.Tensor, stride: list[int], dilation: list[int], groups: int
+) -> torch.Tensor:
+    plain = [0] * len(stride)
+    return torch.convolution(x.movedim(-1, 1), weight, None, stride, plain, dilation, False, plain, groups)
+
+
+@torch.library.register_fake("spyre::windows", lib=_library)
+def _fake_windows(
+    x: torch.Tensor, weight: torch.Tensor, stride: list[int], dilation: list[int], groups: int
+) -> torch.Tensor:
+    return x.new_empty(_windows_size(x, weight, stride, dilation))
+
+
+# A convolution of x, [N, *input, C], with weight, [out, C / groups, *kernel], without padding: [N, out, *output]. Each
+# window is read where it lies; sums run over the kernel and then the channels, in fp32, rounded once.
+windows = torch.ops.spyre.windows.default
 
 
 @torch.library.impl(_library, "kept", "CompositeExplicitAutograd")

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 
+from torch_spyre.decompositions.custom import kept
 from torch_spyre.decompositions.resampling import without_spreading
 
 aten = torch.ops.aten
 _WRITTEN_OUT = 25  # elements of a window that Inductor unrolls
 _KERNEL_NAMES = {"bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
+_MANY_CHANNELS = 16  # from here on they, and not the last dim, fill the sticks of a padded tensor
 _SLICES = 40  # of all dims together, of a window that is taken dim by dim
 
 
@@ -83,8 +86,8 @@ def _counts(output: int, size: int, kernel: int, stride: int, pad: int, padded: 
 
 
 def _maximum(dims: int) -> Callable[..., Any]:
-    """The largest value of each window and its place, one dim after the other: a window of k elements along a dim is k
-    strided slices. Of equal values the first counts, of several NaN the last, as rows go before columns.
+    """The largest value of each window and its place, one dim after the other: windows are views. Of equal values the
+    first counts, of several NaN the last, as rows go before columns.
 
     The neutral element of int64 has no place on the card, which keeps the values as int32.
     """
@@ -99,45 +102,108 @@ def _maximum(dims: int) -> Callable[..., Any]:
             # Without a batch PyTorch's formula loses the order of dims that its kernels keep.
             pooled = op(x.unsqueeze(0), kernel, stride, pad, dilation, ceil_mode)
             return tuple(r.contiguous(memory_format=last).squeeze(0) for r in pooled)
-        kernel, stride, pad, dilation = (_each(v, dims) for v in (kernel, stride or kernel, pad, dilation))
-        if math.prod(kernel) <= _WRITTEN_OUT or sum(kernel) > _SLICES or not x.is_floating_point() or not x.numel():
+        form = [_each(v, dims) for v in (kernel, stride or kernel, pad, dilation)]
+        if sum(form[0]) > _SLICES or not x.is_floating_point() or not x.numel():
             return NotImplemented
-        sizes, value = x.shape[-dims:], x
-        place = torch.zeros((), dtype=torch.int32, device=x.device).expand(x.shape)
-        for d in reversed(range(dims)):
-            reach = dilation[d] * (kernel[d] - 1) + 1
-            output = _outputs(sizes[d], reach, stride[d], pad[d], ceil_mode)
-            form = (x.dim() - dims + d, output, kernel[d], stride[d], pad[d], dilation[d])
-            value, place = _largest(value, place, *form, math.prod(sizes[d + 1 :]))
-        return value, place.to(torch.int64)
+        windows = [Window(*f) for f in zip(x.shape[-dims:], *form, strict=True)]
+        outputs = [w.outputs(ceil_mode) for w in windows]
+        padded = _padded(x, windows, outputs, -math.inf)
+        value, chosen = _largest(padded, windows, outputs)
+        place = _places([c.to(torch.int32) for c in chosen], windows, outputs)
+        broken = _last_nan(padded, windows, outputs)
+        place = torch.where(broken >= 0, broken, place).to(torch.int64)
+        memory_format = suggest_memory_format(x)
+        return value.contiguous(memory_format=memory_format), place.contiguous(memory_format=memory_format)
 
     return pool
 
 
-def _largest(
-    value: Any, place: Any, dim: int, output: int, kernel: int, stride: int, pad: int, dilation: int, step: int
-) -> tuple[Any, Any]:
-    """Along one dim, in which neighbours are `step` places apart."""
-    size, last = value.shape[dim], (output - 1) * stride + dilation * (kernel - 1) + 1 - pad
-    around = [*[0, 0] * (value.dim() - 1 - dim), pad, max(last - size, 0)]
-    if pad or last > size:
-        value, place = torch.constant_pad_nd(value, around, -math.inf), torch.constant_pad_nd(place, around, 0)
-    first = torch.arange(output, dtype=torch.int32, device=value.device) * stride - pad
-    first = first.reshape(-1, *[1] * (value.dim() - 1 - dim))
+@dataclass(frozen=True)
+class Window:
+    """Of a pooling, along one dim of `size` elements."""
 
-    def slice_of(tensor: Any, j: int) -> Any:
-        start = j * dilation
-        return tensor[(*[slice(None)] * dim, slice(start, start + (output - 1) * stride + 1, stride))]
+    size: int
+    kernel: int
+    stride: int
+    pad: int
+    dilation: int = 1
 
-    most, where = slice_of(value, 0), slice_of(place, 0) + first * step
-    for j in range(1, kernel):
-        here, at = slice_of(value, j), first + j * dilation
-        better = (here > most) | torch.isnan(here)
-        if pad:  # the first element that is inside takes the place of padding, even if all are -inf
-            better = better | ((at >= 0) & (at < dilation))
-        where = torch.where(better, slice_of(place, j) + at * step, where)
-        most = torch.where(better, here, most)
-    return most, where
+    @property
+    def reach(self) -> int:
+        return self.dilation * (self.kernel - 1) + 1
+
+    def outputs(self, ceil_mode: bool) -> int:
+        return _outputs(self.size, self.reach, self.stride, self.pad, ceil_mode)
+
+    def after(self, output: int) -> int:
+        """Elements past the last one that the last of so many windows needs."""
+        return max((output - 1) * self.stride + self.reach - self.pad - self.size, 0)
+
+    def of(self, x: Any, dim: int, output: int) -> Any:
+        """The windows of a padded tensor, their elements as a last dim."""
+        windows = x.narrow(dim, 0, (output - 1) * self.stride + self.reach).unfold(dim, self.reach, self.stride)
+        return windows if self.dilation == 1 else windows[..., :: self.dilation]
+
+    def tap(self, x: Any, dim: int, output: int, j: int) -> Any:
+        """Element j of each window of a padded tensor."""
+        start = j * self.dilation
+        return x[(*[slice(None)] * dim, slice(start, start + (output - 1) * self.stride + 1, self.stride))]
+
+
+def _padded(x: Any, windows: Sequence[Window], outputs: Sequence[int], value: float) -> Any:
+    """With the padding of all dims, as a tensor whose channels lie side by side unless they are few."""
+    around = [n for w, out in reversed([*zip(windows, outputs, strict=True)]) for n in (w.pad, w.after(out))]
+    if not any(around):
+        return x
+    if x.dim() == len(windows) + 2 and x.shape[1] >= _MANY_CHANNELS:
+        return torch.constant_pad_nd(x.movedim(1, -1), [0, 0, *around], value).movedim(-1, 1)
+    return torch.constant_pad_nd(x, around, value)
+
+
+def _largest(padded: Any, windows: Sequence[Window], outputs: Sequence[int]) -> tuple[Any, list[Any]]:
+    """The largest value of each window, and which element of it that is, by dim: the first of equal ones."""
+    value, chosen = padded, list[Any]()
+    for d in reversed(range(len(windows))):
+        dim, w = padded.dim() - len(windows) + d, windows[d]
+        here = w.of(value, dim, outputs[d])
+        best = here.argmax(-1)
+        for i, inner in enumerate(chosen):
+            taken = w.tap(inner, dim, outputs[d], 0)
+            for j in range(1, w.kernel):
+                taken = torch.where(best == j, w.tap(inner, dim, outputs[d], j), taken)
+            chosen[i] = taken
+        value, chosen = here.amax(-1), [best, *chosen]
+    return value, chosen
+
+
+def _places(chosen: Sequence[Any], windows: Sequence[Window], outputs: Sequence[int]) -> Any:
+    """Places in the plane. A window of nothing but -inf chose padding, where its first element inside counts."""
+    place = None
+    for d, (taken, w) in enumerate(zip(chosen, windows, strict=True)):
+        first = _steps(-w.pad, outputs[d], w.stride, len(windows) - d, taken)
+        at = first + (taken if w.dilation == 1 else taken * w.dilation)
+        if w.pad:
+            at = at.clamp(min=0) if w.dilation == 1 else torch.where(at < 0, at % w.dilation, at)
+        place = at if place is None else place * w.size + at
+    return place
+
+
+def _steps(first: int, count: int, step: int, dim: int, like: Any) -> Any:
+    """first, first + step, … along a dim, which is counted from the last one."""
+    steps = torch.arange(first, first + count * step, step, dtype=torch.int32, device=like.device)
+    return steps.reshape(-1, *[1] * (dim - 1))
+
+
+def _last_nan(padded: Any, windows: Sequence[Window], outputs: Sequence[int]) -> Any:
+    """The place of the last NaN of each window; -1 if it has none."""
+    place, step = None, 1
+    for d, w in reversed([*enumerate(windows)]):
+        at = _steps(-w.pad * step, padded.shape[d - len(windows)], step, len(windows) - d, padded)
+        place, step = at if place is None else at + place, step * w.size
+    found = kept(torch.where(torch.isnan(padded), place, -1))
+    for d, w in enumerate(windows):
+        found = w.of(found, padded.dim() - len(windows) + d, outputs[d])
+    return found.amax([*range(-len(windows), 0)])
 
 
 # Adaptive pooling

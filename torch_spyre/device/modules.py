@@ -3,7 +3,8 @@
 
 A matmul reads its weight with the output features in the stick. PyTorch keeps the weight of a linear layer as
 (out_features, in_features); laid out in dim order [1, 0] it needs no copy before each product. Weights of experts that
-lie in one parameter are laid out alike, one expert after the other.
+lie in one parameter are laid out alike, one expert after the other, and so is the weight of a convolution at each
+place of its kernel.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def load_to_spyre(
 Order = tuple[int, ...]
 _TRANSPOSED: Order = (1, 0)  # of an (out_features, in_features) weight
 _EXPERTS_TRANSPOSED: Order = (2, 0, 1)  # the same of (experts, out_features, in_features): experts outermost
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
 _EXPERTS: Order = (1, 0, 2)  # of (experts, in_features, out_features)
 
 
@@ -55,6 +57,8 @@ def matmul_weights(module: nn.Module) -> Iterator[tuple[torch.Tensor, Order]]:
         order = _TRANSPOSED
         if isinstance(owner, nn.Linear):
             names = ["weight"]
+        elif isinstance(owner, _CONVOLUTIONS):
+            names, order = ["weight"], _order_of_kernel(owner)
         elif isinstance(owner, nn.MultiheadAttention):
             names = ["in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"]
         elif isinstance(owner, (nn.RNNBase, nn.RNNCellBase)):
@@ -65,6 +69,13 @@ def matmul_weights(module: nn.Module) -> Iterator[tuple[torch.Tensor, Order]]:
             weight = owner._parameters.get(name)
             if weight is not None and weight.dim() == len(order):
                 yield weight, order
+
+
+def _order_of_kernel(owner: Any) -> Order:
+    """Of the weight (out_channels, in_channels / groups, *kernel) of a convolution: the kernel outermost, then the rows
+    of one matrix for each of its places. The first two change places if the convolution is transposed."""
+    kernel = range(2, 2 + len(owner.kernel_size))
+    return (0, *kernel, 1) if owner.transposed else (1, *kernel, 0)
 
 
 def _order_of_experts(owner: nn.Module) -> Order:

@@ -118,8 +118,12 @@ def random(number: Array, low: Array, high: Array) -> Array:
     return np.choose((number & np.uint64(3)).astype(np.int64), [c0, c1, c2, c3]).astype(np.int64)
 
 
-def matmul(a: Array, b: Array) -> Array:
-    """Over dims …, m, n, k; an operand has size 1 along the dims it lacks."""
+def matmul(a: Array, b: Array, summed: int = 1) -> Array:
+    """Over dims …, m, n, k, of which k is `summed` dims; an operand has size 1 along the dims it lacks."""
+    if summed > 1:
+        sizes = np.broadcast_shapes(a.shape[-summed:], b.shape[-summed:])
+        a, b = (np.broadcast_to(x, (*x.shape[:-summed], *sizes)).reshape(*x.shape[:-summed], -1) for x in (a, b))
+        return matmul(a, b).reshape(*np.broadcast_shapes(a.shape[:-1], b.shape[:-1]), *[1] * summed)
     depth = max(a.shape[-1], b.shape[-1])
     left = np.broadcast_to(a, (*a.shape[:-1], depth))[..., 0, :]  # …, m, k
     right = np.broadcast_to(b, (*b.shape[:-1], depth))[..., 0, :, :]  # …, n, k

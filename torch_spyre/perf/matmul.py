@@ -13,7 +13,7 @@ import math
 from torch_spyre.formats import CODE
 from torch_spyre.perf.device import Device
 from torch_spyre.perf.requests import STICK_BYTES, Stream
-from torch_spyre.perf.survey import Work
+from torch_spyre.perf.survey import LANES, Work
 
 _RATES = {
     CODE["SENINT8"]: "pt.macs_int8",
@@ -58,6 +58,8 @@ def _panel(device: Device) -> int:
 
 
 def _array(work: Work, batch: int, m: int, n: int, k: int, device: Device) -> float:
+    if work.name == LANES:
+        return batch * m * k / (device["sfp.lanes_fp32_matmul"] * device["cores.clock"])
     macs = batch * m * n * max(k, 64)
     if work.format == CODE["IEEE_FP32"]:
         return macs / (device["sfp.lanes_fp32_matmul"] * device["cores.clock"])

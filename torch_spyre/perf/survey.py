@@ -7,6 +7,7 @@ A survey does not depend on the device description, so one survey serves many wh
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -36,6 +37,8 @@ from torch_spyre.backend.program.isa import VOP_NAMES, Space
 from torch_spyre.ir.affine import Affine
 from torch_spyre.perf.requests import UNKNOWN_DIM, Stream, Streams
 from torch_spyre.perf.walk import Registers, Value, extents, walk
+
+LANES = "lanes"  # a product of single columns, which the vector unit sums with batches in its lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,8 @@ def _work(
         return None
     if not active.any():
         return None
-    batch = len(sizes) - 3 if kind == "matmul" else 0
+    taps = inst.taps if isinstance(inst, MatmulInst) else 0
+    batch = len(sizes) - 3 - taps if kind == "matmul" else 0
     out_dims = _output_dims(inst, dims)
     out_sizes = sizes if out_dims is dims else extents(out_dims, registers)
     output = streams.of(out, out_dims, out_sizes, registers, active, batch)
@@ -183,7 +187,7 @@ def _work(
         ways = partial.get(out.offset, 1)
     busiest = int(points[active].max()) if isinstance(points, np.ndarray) else points
     box = tuple(int(s[active].max()) if isinstance(s, np.ndarray) else s for s in sizes)
-    return Work(
+    work = Work(
         kind,
         name,
         int(active.sum()),
@@ -197,6 +201,23 @@ def _work(
         _pattern(inputs[0], output) if kind == "copy" else "same",
         inst,
     )
+    if isinstance(inst, MatmulInst) and taps:
+        maps = cast(tuple[DimMap, ...], inst.b.maps)
+        return over_windows(work, 1 + taps, [not (m.inner or m.outer) for m in maps[:batch]])
+    return work
+
+
+def over_windows(work: Work, summed: int, shared: Sequence[bool]) -> Work:
+    """A product that sums over `summed` dims, the last of its box: they are one k. Batches that share the right operand
+    are rows. Windows overlap, and an element of the left operand is loaded once for all of them."""
+    *batch, m, n = work.box[:-summed]
+    together = math.prod(size for size, same in zip(batch, shared, strict=True) if same)
+    apart = math.prod(batch) // together
+    taps = math.prod(work.box[-summed:-1])
+    a, b = work.inputs
+    left = dataclasses.replace(a, core_bytes=-(-a.core_bytes // taps), total=-(-a.total // taps))
+    box = (apart, together * m, n, taps * work.box[-1])
+    return dataclasses.replace(work, name=LANES if n == 1 else work.name, box=box, inputs=(left, b))
 
 
 def _second_output(

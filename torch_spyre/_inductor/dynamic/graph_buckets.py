@@ -30,7 +30,7 @@ from torch_spyre._inductor.dynamic.space import (
 )
 from torch_spyre._inductor.tilegraph import positions
 from torch_spyre._inductor.tilegraph.build import Builder, Computed, Outside
-from torch_spyre._inductor.tilegraph.carried import UNDEFINED, Ranking
+from torch_spyre._inductor.tilegraph.carried import UNDEFINED, Ranking, Windows
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name, is_float
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Load, Position
 from torch_spyre._inductor.tilegraph.index import Index
@@ -334,9 +334,9 @@ class BucketTracer(Tracer):
 
 
 def _kept_whole(step: Step) -> set[int]:
-    """Dims that an operation needs as one: columns of a matmul, and all of those that it counts."""
+    """Dims that an operation needs as one: columns of a matmul, and all of those that it counts or sums windows of."""
     kinds = [op[2][2] for op in step.ops if op[1] == "reduction"]
-    if any(Ranking.parse(kind) for kind in kinds):
+    if any(Ranking.parse(kind) or Windows.parse(kind) for kind in kinds):
         return set(range(len(step.ranges)))
     return {len(step.ranges) - 1} if "dot" in kinds else set()
 

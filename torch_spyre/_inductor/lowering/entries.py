@@ -28,7 +28,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
 from torch_spyre._inductor.lowering import moves, order, overflow, scatter, view_writes, whole_functions
 from torch_spyre._inductor.lowering.guards import guarded, makes_spyre, wrapped
-from torch_spyre._inductor.tilegraph.carried import Draw
+from torch_spyre._inductor.tilegraph.carried import Draw, Windows
 from torch_spyre.decompositions import custom
 from torch_spyre.decompositions.random_words import random_words, words_of_key
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
@@ -79,6 +79,45 @@ def _dot(a: ir.TensorBox, b: ir.TensorBox, dtype: torch.dtype | None = None) -> 
         floats = [to_dtype(x, torch.float32) for x in (a, b)]
         overflow.check(product, _dot(*floats), "product")
     return product
+
+
+def _windows(
+    x: ir.TensorBox, weight: ir.TensorBox, stride: Sequence[int], dilation: Sequence[int], groups: int
+) -> ir.TensorBox:
+    """`custom.windows` as one reduction over the kernel and the channels, whose body is `ops.dot` of two loads."""
+    batch, *sizes, _ = x.get_size()
+    out, inner, *kernel = weight.get_size()
+    output = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)]
+    grouped = [groups] if groups > 1 else []
+    ranges = [batch, *grouped, out // groups, *output]
+    for operand in (x, weight):
+        if not _is_copy(operand):
+            operand.realize()
+    load_x, load_weight = x.make_loader(), weight.make_loader()
+
+    def body(index: Sequence[Any], rindex: Sequence[Any]) -> Any:
+        column = 1 + len(grouped)
+        group = index[1] if grouped else 0
+        *tap, channel = rindex
+        steps = zip(index[column + 1 :], tap, stride, dilation, strict=True)
+        place = [o * s + t * d for o, t, s, d in steps]
+        left = load_x([index[0], *place, group * inner + channel])
+        return ops.dot(left, load_weight([group * (out // groups) + index[column], channel, *tap]))
+
+    product = ir.TensorBox.create(
+        ir.Reduction(
+            device=x.get_device(),
+            dtype=x.get_dtype(),
+            inner_fn=body,
+            ranges=ranges,
+            reduction_ranges=[*kernel, inner],
+            reduction_type=str(Windows(1 + len(grouped), 1 if grouped else -1)),
+            src_dtype=x.get_dtype(),
+            reduction_hint=ir.ReductionHint.DEFAULT,
+        )
+    )
+    product.realize()
+    return lowerings[aten.view.default](product, [batch, out, *output])
 
 
 def _is_copy(x: ir.TensorBox) -> bool:
@@ -220,6 +259,8 @@ def register() -> None:
             if not _is_copy(x):
                 x.realize()
         return _dot(expand(a, [*batch, *sizes[0][-2:]]), expand(b, [*batch, *sizes[1][-2:]]), out_dtype)
+
+    register_lowering(custom.windows, type_promotion_kind=None)(_windows)
 
     @register_lowering(custom.kept, type_promotion_kind=None)
     def kept(x: ir.TensorBox) -> ir.TensorBox:

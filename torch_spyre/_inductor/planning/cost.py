@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch_spyre._inductor.planning.matmul_dims import ordered
+from torch_spyre._inductor.planning.matmul_dims import ordered, role
 from torch_spyre._inductor.planning.ownership import REPLICA, Split, cores_of
 from torch_spyre._inductor.planning.plan_graph import Layout, PlanGraph, PlanNode
 from torch_spyre.backend.program.isa import Space
@@ -21,7 +21,7 @@ from torch_spyre.ir.plan.tileops import Coord
 from torch_spyre.perf.device import Device, load
 from torch_spyre.perf.matmul import shared_reads
 from torch_spyre.perf.requests import STICK_BYTES, Stream, runs
-from torch_spyre.perf.survey import Work
+from torch_spyre.perf.survey import Work, over_windows
 from torch_spyre.perf.timeline import combine, phase_times
 
 _QUIET = Stream(Space.IMM, -1, 0, 0, 1, 0, 0, 0, ())
@@ -94,14 +94,19 @@ class NodeCost:
         output, inputs = streams[-1], tuple(streams[:-1])
         box = tuple(extents.values())
         points = math.prod(box)
-        if self.kind == "matmul" and len(self.node.reduced) > 1:
-            depth = len(self.node.reduced)
+        depth = len(self.node.reduced) if self.kind == "matmul" else 0
+        windows = depth > 1 and sum(role(d) == "k" for d, _ in self.node.dims) > 1
+        if depth > 1 and not windows:
             box = (*box[:-depth], math.prod(box[-depth:]))
         row = self.node.row
         name = row.priced_as or row.vector or row.name if self.kind == "vop" else self.kind
         if ways == 1:
             pattern = _pattern(self.node, inputs[0], output) if self.kind == "copy" and inputs else "same"
-            return [Work(self.kind, name, cores, points, inputs, output, box, self.format, 1, 0, pattern)]
+            work = Work(self.kind, name, cores, points, inputs, output, box, self.format, 1, 0, pattern)
+            if not windows:
+                return [work]
+            right = self.accesses[1].dims if self.accesses[1] is not None else ()
+            return [over_windows(work, depth, [d not in right for d in [*extents][: -2 - depth]])]
         partial = _local(output, 4)
         kept = math.prod(n for d, n in extents.items() if d not in self.node.reduced)
         done = cores // ways

@@ -172,7 +172,7 @@ class Layouts:
     def _stick_dim(self, node: PlanNode) -> str:
         """The dim inside the sticks of the result; _SPARSE for one value per stick, "" if no operand prefers one."""
         if node.row.is_matmul:
-            return "n"
+            return "n" if not _by_lane(node) else _LANE
         if node.row.is_copy:
             return ""
         sizes, inside = table_sizes(node), {t.dim for t in node.output.index.terms}
@@ -269,7 +269,7 @@ class Layouts:
     def _wanted(self, node: PlanNode, operand: int) -> str:
         """The stick dim that this operand must have if it varies along it."""
         if node.row.is_matmul:
-            return ("k", "n")[operand]
+            return ("k", "n")[operand] if not _by_lane(node) else _LANE
         if node.reduced:
             chosen = self.choices.get(self.forms.get(node.name))
             if chosen is not None:
@@ -382,9 +382,10 @@ class Layouts:
         except Conflict as conflict:
             self._resolve(node, conflict.dim)
             self._refine(node)
-        if node.row.is_matmul and len(node.reduced) > 1 and not self._joins(node):
-            node.reduced = ("k",)
-            self._whole(node, "k")
+        if node.row.is_matmul and node.reduced != reduced and not self._joins(node):
+            node.reduced = reduced
+            for dim in reduced:
+                self._whole(node, dim)
             self._refine(node)
         if node.along and node.along not in [d.name for d in node.tiles]:
             node.reduced = reduced
@@ -550,4 +551,11 @@ def _has_digits(index: Index) -> bool:
     return any(t.div > 1 or t.mod for t in index.terms) and (len(index.terms) > 1 or index.const != 0)
 
 
+def _by_lane(node: PlanNode) -> bool:
+    """A sum over windows of single channels, one column each: the batch lies in the sticks of all operands."""
+    sizes = node.sizes()
+    return len(node.reduced) > 1 and sizes.get(_LANE, 1) > 1 and sizes["n"] == sizes["k"] == 1
+
+
+_LANE = "b0"  # the first batch dim of a matmul
 _SPARSE = "\0sparse"

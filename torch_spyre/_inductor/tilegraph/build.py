@@ -19,7 +19,7 @@ from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import hints
 from torch_spyre._inductor.debug import provenance
-from torch_spyre._inductor.tilegraph.carried import UNDEFINED, Assertion, Ranking
+from torch_spyre._inductor.tilegraph.carried import UNDEFINED, Assertion, Ranking, Windows
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name, is_float
 from torch_spyre._inductor.tilegraph.forward import forward_copies
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
@@ -298,15 +298,20 @@ class Builder:
         dims, rdims = root.dims, root.rdims
         if expr.dtype != self.buffers[root.output.buffer].dtype:
             raise UnsupportedOp(f"matmul of {expr.dtype} into another dtype ({root.origin})")
-        names = [f"b{i}" for i in range(len(dims) - 2)] + ["m", "n", "k"]
+        windows = expr.form if isinstance(expr.form, Windows) else None
+        kept = windows.names(len(dims)) if windows else [*(f"b{i}" for i in range(len(dims) - 2)), "m", "n"]
+        names = [*kept, *(f"k{i}" for i in range(len(rdims) - 1)), "k"]
         rename = {old: new for (old, _), new in zip(dims + rdims, names, strict=True)}
         loads = []
         for arg in expr.args:
             leaf = self._stored(arg, tuple(dims + rdims), root.origin)
             loads.append(Load(leaf.buffer, leaf.index.rename(rename)))
-        sizes = tuple((rename[d], n) for d, n in dims + rdims)
+        sizes = {rename[d]: n for d, n in dims + rdims}
+        outer = [d for d in kept if d not in ("m", "n")] + ["m", "n"]
+        live = [d for d in (*outer, *names[len(dims) :]) if not windows or d in ("m", "n", "k") or sizes[d] > 1]
+        reduced = tuple(d for d in live if d not in outer)
         out = Load(root.output.buffer, root.output.index.rename(rename))
-        self._node("batchmatmul", sizes, tuple(loads), out, reduced=("k",), origin=root.origin)
+        self._node("batchmatmul", tuple((d, sizes[d]) for d in live), tuple(loads), out, reduced, root.origin)
 
     def _add_selection(self, expr: Expr, root: Root) -> None:
         """argmax over all reduced dims as one; top-k over one."""

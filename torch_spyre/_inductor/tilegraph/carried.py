@@ -29,7 +29,31 @@ class Ranking:
     @staticmethod
     def parse(reduction_type: str) -> Ranking | None:
         op, *rest = reduction_type.split("/")
-        return Ranking(op, int(rest[0]), rest[1] == "ascending") if rest else None
+        ranks = rest and rest[1] in ("ascending", "descending")
+        return Ranking(op, int(rest[0]), rest[1] == "ascending") if ranks else None
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A product whose rows are windows: the dim of the result that counts the columns, and the one that both operands
+    have (-1: none). The other dims of the result are rows, the last one fastest."""
+
+    column: int
+    batch: int = -1
+
+    def __str__(self) -> str:
+        return f"windows/{self.column}/{self.batch}"
+
+    @staticmethod
+    def parse(reduction_type: str) -> Windows | None:
+        name, *rest = reduction_type.split("/")
+        return Windows(int(rest[0]), int(rest[1])) if name == "windows" else None
+
+    def names(self, rank: int) -> list[str]:
+        """What the planner calls the dims of the result."""
+        rows = [i for i in range(rank) if i not in (self.column, self.batch)]
+        special = {self.column: "n", self.batch: "b0", rows[-1]: "m"}
+        return [special.get(i, f"m{i}") for i in range(rank)]
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,9 @@ class _Evaluation:
             self._indexed(node, sizes)
             return
         values = [self._value(v, sizes) for v in node.inputs]
-        if row.element_for_element or row.is_matmul:
+        if row.is_matmul:
+            result = row.meaning(*values, summed=len(node.reduced))
+        elif row.element_for_element:
             result = row.meaning(*values)
         else:
             whole = np.broadcast_to(values[0], tuple(sizes.values()))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_spyre._inductor.tilegraph.carried import Assertion, Ranking
+from torch_spyre._inductor.tilegraph.carried import Assertion, Ranking, Windows
 from torch_spyre._inductor.tilegraph.graph import Const, Value
 from torch_spyre.constants import FLOAT16_TOP
 from torch_spyre.errors import UnsupportedOp
@@ -41,7 +41,7 @@ class Expr:
     args: tuple[Expr, ...] = ()
     leaf: Value | None = None
     limits: tuple[int, ...] = ()
-    form: Ranking | Assertion | None = None
+    form: Ranking | Windows | Assertion | None = None
 
     @property
     def kind(self) -> Kind | None:

@@ -18,7 +18,7 @@ from torch._inductor.virtualized import OpsValue, V
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from torch_spyre._inductor.tilegraph import positions, scalar_functions
-from torch_spyre._inductor.tilegraph.carried import Assertion, Draw, Ranking, Running
+from torch_spyre._inductor.tilegraph.carried import Assertion, Draw, Ranking, Running, Windows
 from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Load, Position
 from torch_spyre._inductor.tilegraph.index import Index, bounds, from_sympy, split_base, term_range
@@ -262,6 +262,9 @@ class Tracer(DefaultHandler):
         result = dtype_name(dtype)
         if reduction_type == "dot" and value.op == "dot":
             return Expr("batchmatmul", result, value.args)
+        windows = Windows.parse(reduction_type)
+        if windows is not None:
+            return Expr("batchmatmul", result, value.args, form=windows)
         if reduction_type in ("argmax_with_value", "argmin_with_value"):
             kind = "max" if "max" in reduction_type else "min"
             value = value[0] if isinstance(value, tuple) else value

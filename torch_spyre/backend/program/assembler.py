@@ -38,7 +38,16 @@ from torch_spyre.backend.program.instructions import (
     SortInst,
     VopInst,
 )
-from torch_spyre.backend.program.isa import ACCUMULATE, MASKED, MAX_CORES, MAX_DIMS, MAX_INDICES, Opcode, Space
+from torch_spyre.backend.program.isa import (
+    ACCUMULATE,
+    MASKED,
+    MAX_CORES,
+    MAX_DIMS,
+    MAX_INDICES,
+    TAPS_SHIFT,
+    Opcode,
+    Space,
+)
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.errors import InvalidProgram
 from torch_spyre.ir.affine import Affine
@@ -181,7 +190,7 @@ class ProgramBuilder:
                 return Opcode.REDUCE, int(inst.accumulate)
             case MatmulInst():
                 self._dims_and_operands(inst.dims, inst.c, inst.a, inst.b)
-                return Opcode.MATMUL, int(inst.accumulate)
+                return Opcode.MATMUL, int(inst.accumulate) | inst.taps << TAPS_SHIFT
             case CopyInst():
                 self._dims_and_operands(inst.dims, inst.out, inst.input)
                 return Opcode.COPY, 0

@@ -11,6 +11,8 @@ from torch_spyre.backend.program.isa import (
     ACCUMULATE,
     MASKED,
     MAX_DIMS,
+    MAX_TAPS,
+    TAPS_SHIFT,
     Access,
     Compute,
     Opcode,
@@ -123,7 +125,7 @@ class _Reader:
         if opcode == Opcode.MATMUL:
             dims = self._dims()
             c, a, b = (self._operand(len(dims)) for _ in range(3))
-            return asm.MatmulInst(dims, c, a, b, accumulate, origin=origin)
+            return asm.MatmulInst(dims, c, a, b, accumulate, flags >> TAPS_SHIFT & MAX_TAPS, origin=origin)
         if opcode == Opcode.COPY:
             dims = self._dims()
             return asm.CopyInst(dims, self._operand(len(dims)), self._operand(len(dims)), origin=origin)

@@ -171,14 +171,18 @@ class ReduceInst(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class MatmulInst(Instruction):
+    """`dims` are batch…, m, n and k; k is `taps` dims and a last one, summed row-major."""
+
     dims: tuple[Extent, ...]
     c: Operand
     a: Operand
     b: Operand
     accumulate: bool = False
+    taps: int = 0
 
     def __str__(self) -> str:
-        return f"{self.c} {'+=' if self.accumulate else '='} matmul {_dims_text(self.dims)} {self.a}, {self.b}"
+        taps = f" taps {self.taps}" if self.taps else ""
+        return f"{self.c} {'+=' if self.accumulate else '='} matmul{taps} {_dims_text(self.dims)} {self.a}, {self.b}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ MAX_INDICES = 4  # index tensors of one GATHER or SCATTER
 
 # Instruction flags.
 ACCUMULATE = 1  # REDUCE, MATMUL: the output is the initial value; SCATTER: adds
+TAPS_SHIFT = 1  # MATMUL: two bits count the dims of k but the last one
+MAX_TAPS = 3
 MASKED = 2  # GATHER, SCATTER: an index out of range reads 0 or writes nothing
 
 

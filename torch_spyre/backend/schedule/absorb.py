@@ -217,10 +217,10 @@ def _moved(offset: Affine, loop: _Loop, row: Affine) -> tuple[Affine, int]:
 
 def _rows_into_m(inst: asm.MatmulInst) -> asm.MatmulInst:
     """Rows of one matrix rather than a batch, where b is the same for all and a and c simply go on."""
-    m = len(inst.dims) - 3
+    m = len(inst.dims) - 3 - inst.taps
     height = inst.dims[m]
     maps: list[Any] = [operand.maps for operand in (inst.c, inst.a, inst.b)]
-    if len(inst.dims) != 4 or not height.is_const or maps[2][0] != DimMap():
+    if m != 1 or not height.is_const or maps[2][0] != DimMap():
         return inst
     for own in maps[:2]:
         if height.cap != 1 and own[0].inner != own[m].inner * height.cap:
@@ -259,7 +259,7 @@ def _without_unit_dims(inst: Any) -> Instruction:
 def _as_product(loop: _Loop, span: float) -> list[Instruction] | None:
     """A loop of one product that adds to c, with a and b going on along k: one product over all of k."""
     (inst, *more) = loop.body
-    if more or not isinstance(inst, asm.MatmulInst) or not inst.accumulate or not loop.trips.is_const:
+    if more or not isinstance(inst, asm.MatmulInst) or not inst.accumulate or inst.taps or not loop.trips.is_const:
         return None
     depth = inst.dims[-1]
     fixed = [inst.c.offset, *(extent.affine for extent in inst.dims)]

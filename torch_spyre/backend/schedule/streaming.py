@@ -195,7 +195,7 @@ def _combines(inst: Any, dim: int) -> bool:
         case asm.ReduceInst():
             return bool(inst.mask >> dim & 1)
         case asm.MatmulInst():
-            return dim == len(inst.dims) - 1
+            return dim >= len(inst.dims) - 1 - inst.taps
         case asm.ScanInst() | asm.ArgReduceInst() | asm.SortInst():
             return dim == inst.dim
         case asm.IotaInst():

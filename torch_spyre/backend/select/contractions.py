@@ -12,7 +12,16 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from torch_spyre.backend.addressing.access_tiles import Tile
 from torch_spyre.backend.program import assembler as asm
 from torch_spyre.backend.program.assembler import Extent, Operand
-from torch_spyre.backend.program.isa import IEEE_FP32, IEEE_INT32, Compute, Rop, Space, format_of_type, is_integer_type
+from torch_spyre.backend.program.isa import (
+    IEEE_FP32,
+    IEEE_INT32,
+    MAX_TAPS,
+    Compute,
+    Rop,
+    Space,
+    format_of_type,
+    is_integer_type,
+)
 from torch_spyre.backend.program.numbers import float_bits, round_to_type
 from torch_spyre.backend.schedule.fold import Sink, element_name
 from torch_spyre.backend.schedule.values import Splat, embed
@@ -178,8 +187,9 @@ def _contract(
     values: tuple[SSAValue, SSAValue, SSAValue],
     positions: tuple[list[int], list[int], list[int]],
     rank: int,
+    taps: int,
 ) -> None:
-    """c = a @ b, all dims given by their positions in (batch…, m, n, k)."""
+    """c = a @ b, all dims given by their positions in (batch…, m, n, k), where k is `taps` dims and a last one."""
     a, b, init = values
     tiles = [selector.tile(a), selector.tile(b)]
     box = _box(tiles, positions[:2], rank)
@@ -189,15 +199,17 @@ def _contract(
     start = selector.value(init)
     poisoned = selector.options.poison_empty and isinstance(start, Splat) and start.undefined
     if is_neutral(start, Rop.SUM, element) and not poisoned:
-        before = _fill_neutral(selector, Rop.SUM, element, box, kept) if _may_be_empty(selector, [box[-1]]) else None
-        selector.result(result, box, _product(selector, box, operands, False), operands, positions=kept, before=before)
+        empty = _may_be_empty(selector, box[-1 - taps :])
+        before = _fill_neutral(selector, Rop.SUM, element, box, kept) if empty else None
+        make = _product(selector, box, operands, False, taps)
+        selector.result(result, box, make, operands, positions=kept, before=before)
     elif element == "f32" or _is_wide(selector, start):
         # The initial value is read back from c, which therefore keeps the accumulator's type.
         sink = Sink("f32", result)
-        make, before = _product(selector, box, operands, True), _initialise(selector, init, box, kept)
+        make, before = _product(selector, box, operands, True, taps), _initialise(selector, init, box, kept)
         selector.result(result, box, make, operands, positions=kept, before=before, sink=sink)
     else:
-        _add_product(selector, result, box, operands, init, kept)
+        _add_product(selector, result, box, operands, init, kept, taps)
 
 
 def _is_wide(selector: Selector, start: object) -> bool:
@@ -207,9 +219,11 @@ def _is_wide(selector: Selector, start: object) -> bool:
     return start.operand.space is Space.LX and start.operand.format == IEEE_FP32
 
 
-def _product(selector: Selector, box: tuple[Extent, ...], operands: Sequence[Operand], accumulate: bool) -> Any:
+def _product(
+    selector: Selector, box: tuple[Extent, ...], operands: Sequence[Operand], accumulate: bool, taps: int
+) -> Any:
     origin = selector.stream.origin
-    return lambda out: asm.MatmulInst(box, out, operands[0], operands[1], accumulate, origin=origin)
+    return lambda out: asm.MatmulInst(box, out, operands[0], operands[1], accumulate, taps, origin=origin)
 
 
 def _add_product(
@@ -219,6 +233,7 @@ def _add_product(
     operands: Sequence[Operand],
     init: SSAValue,
     kept: Sequence[int],
+    taps: int,
 ) -> None:
     """An initial value that is not fp32: floats accumulate in fp32 from it on, integers are added at the end."""
     dims = tuple(box[d] for d in kept)
@@ -226,16 +241,16 @@ def _add_product(
     if is_integer_type(element_name(result)):
         total = selector.new_scratch(dims, IEEE_INT32).operand
         wide = embed(total, kept, len(box))
-        if _may_be_empty(selector, [box[-1]]):
+        if _may_be_empty(selector, box[-1 - taps :]):
             selector.emit(_fill_neutral(selector, Rop.SUM, element_name(result), box, kept)(wide))
-        selector.emit(_product(selector, box, operands, False)(wide))
+        selector.emit(_product(selector, box, operands, False, taps)(wide))
         inputs: tuple[Operand, ...] = (selector.input(init, range(rank), rank), total)
         name, compute = "add", Compute.I32
     else:
         total = selector.new_scratch(dims, IEEE_FP32).operand
         wide = embed(total, kept, len(box))
         selector.emit(_initialise(selector, init, box, kept)(wide))
-        selector.emit(_product(selector, box, operands, True)(wide))
+        selector.emit(_product(selector, box, operands, True, taps)(wide))
         inputs, name, compute = (total,), "identity", Compute.F32
     selector.result(
         result, dims, lambda out: selector.vop(name, compute, dims, out, inputs), inputs, element_for_element=True
@@ -287,18 +302,17 @@ def _unwidened(value: SSAValue) -> SSAValue:
 
 
 def _contraction(selector: Selector, op: Any, maps: Any, reduced: set[int]) -> bool:
-    """A matrix product, if each kind of dim is one dim."""
+    """A matrix product, if each kind of dim but k is one dim."""
     a, b, c = (set(m) for m in maps)
     rows, columns = sorted(a & c - b), sorted(b & c - a)
-    batch = sorted(a & b & c)
-    rank = len(a | b | c)
-    single = len(rows) <= 1 and len(columns) <= 1 and len(reduced) == 1 and reduced <= a & b
-    if not single or len(batch) + len(rows) + len(columns) + 1 != rank:
+    batch, rank = sorted(a & b & c), len(a | b | c)
+    single = len(rows) <= 1 and len(columns) <= 1 and len(reduced) <= 1 + MAX_TAPS and reduced <= a & b
+    if not single or len(batch) + len(rows) + len(columns) + len(reduced) != rank:
         return False
-    order = [*batch, *(rows or [-1]), *(columns or [-2]), *reduced]
+    order = [*batch, *(rows or [-1]), *(columns or [-2]), *sorted(reduced)]
     place = {dim: i for i, dim in enumerate(order)}
     first, second, out = ([place[d] for d in m] for m in maps)
-    _contract(selector, op.results[0], tuple(op.operands), (first, second, out), len(order))
+    _contract(selector, op.results[0], tuple(op.operands), (first, second, out), len(order), len(reduced) - 1)
     return True
 
 

@@ -127,6 +127,9 @@ class Printer {
       case Op::REDUCE:
         out_ << " " << rop_name(i.rop) << " " << compute(i) << " over " << mask(i);
         break;
+      case Op::MATMUL:
+        if (i.taps()) out_ << " taps " << i.taps();
+        break;
       case Op::RINGSUM:
         out_ << " " << i.ring_cores << " cores from " << text(i.a) << " step " << i.step;
         break;

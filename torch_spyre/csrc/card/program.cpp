@@ -94,7 +94,8 @@ class Decoder {
   }
 
   static int known_flags(Op op) {
-    if (op == Op::REDUCE || op == Op::MATMUL) return kAccumulate;
+    if (op == Op::REDUCE) return kAccumulate;
+    if (op == Op::MATMUL) return kAccumulate | kTaps;
     if (op == Op::SCATTER) return kAccumulate | kMasked;
     return op == Op::GATHER ? kMasked : 0;
   }
@@ -210,16 +211,17 @@ class Decoder {
 
   void read_matmul(Reader& r, Instr& i) {
     read_dims(r, i);
-    if (i.rank < 3) fail("MATMUL needs dims m, n, k");
+    const int m = i.rank - 3 - i.taps(), n = m + 1;
+    if (m < 0) fail("MATMUL needs dims m, n, k and as many further dims of k as its flags say");
     read_output(r, i);
     read_input(r, i);
     read_input(r, i);
     auto ops = image_.operands_of(i);
     for (int k = 0; k < 3; ++k)
       if (!ops[k].addressed()) fail("MATMUL operands must be tensors");
-    need_still(i, 0, i.rank - 1, "c moves along k");
-    need_still(i, 1, i.rank - 2, "a moves along n");
-    need_still(i, 2, i.rank - 3, "b moves along m");
+    for (int k = n + 1; k < i.rank; ++k) need_still(i, 0, k, "c moves along k");
+    need_still(i, 1, n, "a moves along n");
+    need_still(i, 2, m, "b moves along m");
     bool a8 = ops[1].format == Format::SENINT8, b8 = ops[2].format == Format::SENINT8;
     if (a8 != b8) fail("SENINT8 multiplies only with SENINT8");
     Format accumulator = a8 ? Format::IEEE_INT32 : Format::IEEE_FP32;

@@ -40,7 +40,9 @@ enum class Space : uint8_t { MEM = 1, LX = 2, LX_REMOTE = 3, CONST = 4, SCALAR =
 
 constexpr uint8_t kRead = 1, kWrite = 2;
 constexpr uint32_t kNoOrigin = 0xFFFFFFFF;
-constexpr uint16_t kAccumulate = 1;              // REDUCE, MATMUL: the output is also the initial value; SCATTER: adds
+constexpr uint16_t kAccumulate = 1;  // REDUCE, MATMUL: the output is also the initial value; SCATTER: adds
+constexpr int kTapsShift = 1;        // MATMUL: these two bits count the dims of k but the last one
+constexpr uint16_t kTaps = 3 << kTapsShift;
 constexpr uint16_t kMasked = 2;                  // GATHER, SCATTER: an index out of range reads 0 or writes nothing
 constexpr uint8_t kDescending = 1, kStable = 2;  // order of a SORT
 
@@ -117,6 +119,7 @@ struct Instr {
 
   bool tile() const { return op >= Op::VOP; }
   bool accumulates() const { return flags & kAccumulate; }
+  int taps() const { return op == Op::MATMUL ? (flags & kTaps) >> kTapsShift : 0; }
   bool masked() const { return flags & kMasked; }
   bool indexed() const { return op == Op::GATHER || op == Op::SCATTER; }
   int table_operand() const { return op == Op::GATHER ? 1 : 0; }

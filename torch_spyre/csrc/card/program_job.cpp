@@ -114,7 +114,7 @@ std::optional<Failure> run_kernel(const Image& image, const Instr& i, const Shap
       reduce(i.rop, i.compute, shape, reduced_mask, i.accumulates(), views[0], views[1]);
       break;
     case Op::MATMUL:
-      matmul(shape, i.accumulates(), views[0], views[1], views[2]);
+      matmul(shape, i.accumulates(), i.taps(), views[0], views[1], views[2]);
       break;
     case Op::COPY:
       if (!copy(shape, views[0], views[1]))

@@ -31,13 +31,15 @@ struct Draft {
   std::vector<LayoutMap> layouts;  // by Place::layout
 };
 
+/// Rows of a product.
+int64_t rows_of(const Instr& i, const Shape& shape) { return shape.extent[shape.rank - 3 - i.taps()]; }
+
 /// Nanoseconds, roughly.
-int64_t cost(Op op, const Shape& shape) {
+int64_t cost(const Instr& i, const Shape& shape) {
   int64_t points = 1;
   for (int d = 0; d < shape.rank; ++d) points *= shape.extent[d];
-  if (op != Op::MATMUL) return kCallNs + points / 8;
-  const int64_t rows = shape.extent[shape.rank - 3];
-  return kCallNs + points / (rows < kFewRows ? 12 : 40);
+  if (i.op != Op::MATMUL) return kCallNs + points / 8;
+  return kCallNs + points / (rows_of(i, shape) < kFewRows ? 12 : 40);
 }
 
 /// Instructions that one call can do for several cores. The others depend on the order of cores or tell of it in
@@ -281,7 +283,7 @@ class Scheduler {
   using Part = std::vector<std::pair<size_t, size_t>>;  // by core, a range of its drafts
   using Cores = std::vector<size_t>;
 
-  int64_t ns(const Draft& d) const { return cost(image_.instrs[d.call.pc].op, d.call.shape); }
+  int64_t ns(const Draft& d) const { return cost(image_.instrs[d.call.pc], d.call.shape); }
 
   int64_t part_ns(const Part& part, size_t c) const {
     int64_t sum = 0;
@@ -372,7 +374,7 @@ class Scheduler {
     for (size_t c = 0; c < part.size(); ++c) {
       for (size_t i = part[c].first; i < part[c].second; ++i, ++products) {
         const Draft& d = drafts_[c][i];
-        if (!is_product(d) || d.call.shape.extent[d.call.shape.rank - 3] >= kFewRows) return false;
+        if (!is_product(d) || rows_of(image_.instrs[d.call.pc], d.call.shape) >= kFewRows) return false;
         if (!weight_of(d.call, d.places[2], d.views[2])) return false;
         for (size_t j = part[c].first; j < i; ++j)
           if (!independent(d, drafts_[c][j])) return false;

@@ -401,6 +401,8 @@ class _Writer:
 
 def _check_op(op: TileOp) -> Row:
     row = op.row
+    if row.kind is Kind.MATMUL and len(op.reduced) > 1:
+        raise NotExpressible(f"a batchmatmul that sums over {len(op.reduced)} dims; a file names one")
     if row.kind is Kind.MATMUL and (len(op.dims) < 3 or op.reduced != (op.dims[-1].name,)):
         raise InvalidProgram(f"op {op.name}: batchmatmul needs dims (…, m, n, k) and reduces k, got {op.reduced}")
     if any(d.chunk for d in op.dims):

@@ -75,9 +75,9 @@ SPYRE_EXPORT void spyre_reduce(int op, int compute, int rank, const int64_t* ext
          view_of(rank, *out, nullptr), view_of(rank, *in, nullptr));
 }
 
-SPYRE_EXPORT void spyre_matmul(int rank, const int64_t* extent, int accumulate, const PlainView* c, const PlainView* a,
-                               const PlainView* b) {
-  matmul(shape_of(rank, extent), accumulate != 0, view_of(rank, *c, nullptr), view_of(rank, *a, nullptr),
+SPYRE_EXPORT void spyre_matmul(int rank, const int64_t* extent, int accumulate, int taps, const PlainView* c,
+                               const PlainView* a, const PlainView* b) {
+  matmul(shape_of(rank, extent), accumulate != 0, taps, view_of(rank, *c, nullptr), view_of(rank, *a, nullptr),
          view_of(rank, *b, nullptr));
 }
 

@@ -137,8 +137,8 @@ void reduce(ROp op, Compute compute, const Shape& shape, uint32_t reduced_mask, 
             const View& in) {
   kernels().reduce(op, compute, shape, reduced_mask, accumulate, out, in);
 }
-void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, const View& b) {
-  kernels().matmul(shape, accumulate, c, a, b);
+void matmul(const Shape& shape, bool accumulate, int taps, const View& c, const View& a, const View& b) {
+  kernels().matmul(shape, accumulate, taps, c, a, b);
 }
 bool copy(const Shape& shape, const View& out, const View& in) { return kernels().copy(shape, out, in); }
 void sum_views(const Shape& shape, const View& out, const View* in, int n) { kernels().sum_views(shape, out, in, n); }

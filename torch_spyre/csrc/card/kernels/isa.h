@@ -40,7 +40,7 @@ struct KernelTable {
   const char* name;
   void (*vector_op)(VOp, Compute, const Shape&, const View&, const View*, int);
   void (*reduce)(ROp, Compute, const Shape&, uint32_t, bool, const View&, const View&);
-  void (*matmul)(const Shape&, bool, const View&, const View&, const View&);
+  void (*matmul)(const Shape&, bool, int, const View&, const View&, const View&);
   bool (*copy)(const Shape&, const View&, const View&);
   void (*sum_views)(const Shape&, const View&, const View*, int);
   bool (*gather)(const Shape&, const View&, const View&, const TableIndex*, int, bool, BadIndex*);
@@ -59,7 +59,16 @@ extern const KernelTable kAvx512Kernels;
 
 /// Working memory of the calling thread, 64-byte aligned, at least `bytes`; contents are not kept when it grows.
 /// Slots are independent, so that a kernel can hold several.
-enum ScratchSlot : int { kScratchA, kScratchB, kScratchC, kScratchRuns, kScratchState, kScratchRows, kScratchSlots };
+enum ScratchSlot : int {
+  kScratchA,
+  kScratchB,
+  kScratchC,
+  kScratchRuns,
+  kScratchState,
+  kScratchRows,
+  kScratchTaps,
+  kScratchSlots
+};
 void* scratch(ScratchSlot slot, size_t bytes);
 
 /// Size of the second cache of a CPU, for blocking. Results do not depend on it.

@@ -85,10 +85,11 @@ void vector_op(VOp op, Compute compute, const Shape& shape, const View& out, con
 void reduce(ROp op, Compute compute, const Shape& shape, uint32_t reduced_mask, bool accumulate, const View& out,
             const View& in);
 
-/// Dims: batch..., m, n, k. c[b,m,n] = sum over k = 0,1,2,... of a[b,m,k]*b[b,k,n] with one fp32 FMA each, in that
-/// order, starting from 0 or, with `accumulate`, from c (then c must be IEEE_FP32). Rounds once when it stores.
-/// SENINT8 operands accumulate in int32. Fast when a is contiguous along k, b and c along n (in blocks of a stick).
-void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, const View& b);
+/// Dims: batch..., m, n, `taps` further dims of k, k. c[b,m,n] = sum over k = 0,1,2,... (its dims row-major) of
+/// a[b,m,k]*b[b,k,n] with one fp32 FMA each, in that order, starting from 0 or, with `accumulate`, from c (then c must
+/// be IEEE_FP32). Rounds once when it stores. SENINT8 operands accumulate in int32. Fast when a is contiguous along k,
+/// b and c along n (in blocks of a stick).
+void matmul(const Shape& shape, bool accumulate, int taps, const View& c, const View& a, const View& b);
 
 /// out = in, element for element, converting the format. Both views may be LayoutMaps, host formats are allowed on
 /// either side (this is also the DMA engine). Special values: design rules of docs/number-formats.md.

@@ -5,6 +5,7 @@
 // k, and C waits in an fp32 tile between blocks, so that blocking does not change the order of the additions. Else
 // matmul_many.h.
 #pragma once
+#include "matmul_lanes.h"
 #include "matmul_many.h"
 
 SPYRE_ISA_BEGIN
@@ -67,7 +68,7 @@ inline void decode_rows(const Matrix& a, int64_t m0, int64_t rows, int64_t depth
   for (int64_t k = 0; k < depth; k += kDepth) {
     const int64_t n = min64(kDepth, depth - k);
     for (int64_t r = 0; r < rows; ++r, to += kRowPitch) {
-      load_span(a.format, a.base + a.row_offset(m0 + r), a.column, k, n, to);
+      load_summed(a, a.base + a.row_offset(m0 + r), a.column, k, n, to);
     }
   }
 }
@@ -84,8 +85,9 @@ void multiply_direct(const Problem& p, const float* a, int64_t m0, int64_t rows,
   for (int64_t k = 0; k < p.k;) {
     const int64_t within = k % kDepth;
     int64_t depth = min64(min64(kDepth - within, step), p.k - k);
-    if (p.b.row.block) depth = min64(depth, p.b.row.block - k % p.b.row.block);
-    const std::byte* b = base + offset_of(p.b.row, k);
+    depth = p.b.within_tap(k, depth);
+    if (p.b.row.block) depth = min64(depth, p.b.row.block - (p.b.taps ? k % p.b.tap_depth : k) % p.b.row.block);
+    const std::byte* b = base + p.b.offset_of_k(p.b.row, k);
     for (int64_t j = 0; j < width; j += columns) {
       run(a + (k / kDepth) * rows * kRowPitch + within, b + j * vector_bytes(f), p.b.row.inner, depth, tile.sums + j,
           tile.first(k));
@@ -98,7 +100,7 @@ void multiply_direct(const Problem& p, const float* a, int64_t m0, int64_t rows,
 
 /// Whether multiply_row serves.
 inline bool is_row(const Problem& p) {
-  return p.m == 1 && p.b.format == Format::SEN169_FP16 && p.b.row.block == 0 && !p.accumulate && !p.bytes;
+  return p.m == 1 && p.b.format == Format::SEN169_FP16 && p.b.row.block == 0 && !p.b.taps && !p.accumulate && !p.bytes;
 }
 
 constexpr int64_t kAheadRows = 32;  // sticks that the memory delivers while one product ends and the next one begins
@@ -187,8 +189,8 @@ void multiply_integers(const Problem& p) {
         if (p.accumulate) load_run_int(p.c.format, c + offset_of(p.c.column, n + j), 0, 1, &line[j]);
       }
       for (int64_t k = 0; k < p.k; ++k) {
-        const int64_t x = read_int(p.a.format, a + offset_of(p.a.column, k));
-        const std::byte* b = p.b.base + offset_of(p.b.row, k);
+        const int64_t x = read_int(p.a.format, a + p.a.offset_of_k(p.a.column, k));
+        const std::byte* b = p.b.base + p.b.offset_of_k(p.b.row, k);
         for (int64_t j = 0; j < width; ++j) {
           const int64_t y = read_int(p.b.format, b + offset_of(p.b.column, n + j));
           line[j] = static_cast<int32_t>(static_cast<uint32_t>(line[j]) + static_cast<uint32_t>(x * y));
@@ -201,9 +203,9 @@ void multiply_integers(const Problem& p) {
 
 /// Batch dims along which B stays the same: it is decoded once for them all. Sums that start from C stay apart, as
 /// batches may share C.
-inline Groups shared_batches(const Shape& shape, bool accumulate, const View& b) {
+inline Groups shared_batches(const Shape& shape, int batch, bool accumulate, const View& b) {
   Groups found;
-  for (int d = 0; d < shape.rank - 3 && !accumulate && found.count < 2; ++d) {
+  for (int d = 0; d < batch && !accumulate && found.count < kMaxGroups; ++d) {
     const bool same = b.dim[d].inner == 0 && (b.dim[d].block == 0 || b.dim[d].outer == 0);
     if (!same || shape.extent[d] == 1) continue;
     found.dim[found.count] = d;
@@ -212,8 +214,29 @@ inline Groups shared_batches(const Shape& shape, bool accumulate, const View& b)
   return found;
 }
 
-void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, const View& b) {
-  const int batch = shape.rank - 3, m = batch, n = batch + 1, k = batch + 2;
+/// The dims of k but the last one, row-major: where each of their points lies in A and in B.
+inline void take_taps(Problem& p, const Shape& shape, int first, const View& a, const View& b) {
+  const int last = shape.rank - 1;
+  int64_t count = 1;
+  for (int d = first; d < last; ++d) count *= shape.extent[d];
+  if (count == 1) return;
+  int64_t* in_a = static_cast<int64_t*>(scratch(kScratchTaps, sizeof(int64_t) * 2 * static_cast<size_t>(count)));
+  int64_t* in_b = in_a + count;
+  for (int64_t t = 0; t < count; ++t) {
+    in_a[t] = in_b[t] = 0;
+    for (int64_t d = last - 1, rest = t; d >= first; rest /= shape.extent[d--]) {
+      in_a[t] += offset_of(a.dim[d], rest % shape.extent[d]);
+      in_b[t] += offset_of(b.dim[d], rest % shape.extent[d]);
+    }
+  }
+  p.a.taps = in_a;
+  p.b.taps = in_b;
+  p.a.tap_depth = p.b.tap_depth = p.k;
+  p.k *= count;
+}
+
+void matmul(const Shape& shape, bool accumulate, int taps, const View& c, const View& a, const View& b) {
+  const int batch = shape.rank - 3 - taps, m = batch, n = batch + 1, k = shape.rank - 1;
   for (int d = 0; d < shape.rank; ++d) {
     if (shape.extent[d] <= 0) return;
   }
@@ -225,7 +248,9 @@ void matmul(const Shape& shape, bool accumulate, const View& c, const View& a, c
             {a.base, a.format, a.dim[m], a.dim[k]},
             {b.base, b.format, b.dim[k], b.dim[n]},
             {c.base, c.format, c.dim[m], c.dim[n]}};
-  const Groups groups = shared_batches(shape, accumulate, b);
+  take_taps(p, shape, n + 1, a, b);
+  if (multiply_batches(shape, m, p, c, a, b)) return;
+  const Groups groups = shared_batches(shape, batch, accumulate, b);
   p.a.take(groups, p.m, a);
   p.c.take(groups, p.m, c);
   uint32_t taken = 0;

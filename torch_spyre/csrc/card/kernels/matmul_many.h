@@ -134,7 +134,8 @@ struct RowTile {
   /// Whether runs of kRunDepth values of k lie side by side as codes.
   bool has_runs() const {
     const DimMap& m = problem->a.column;
-    return problem->a.format == Format::SEN169_FP16 && m.inner == 2 &&
+    const bool whole = !problem->a.taps || problem->a.tap_depth % kRunDepth == 0;
+    return problem->a.format == Format::SEN169_FP16 && m.inner == 2 && whole &&
            (m.block % kRunDepth == 0 || m.outer == m.block * m.inner);
   }
 
@@ -144,7 +145,7 @@ struct RowTile {
     Stretches found;
     if (!has_runs()) {
       for (int r = 0; r < rows; ++r) {
-        load_span(p.a.format, p.a.base + a[r], p.a.column, chunk.k, chunk.depth, to + r * kRunPitch);
+        load_summed(p.a, p.a.base + a[r], p.a.column, chunk.k, chunk.depth, to + r * kRunPitch);
       }
       found.add(0, chunk.depth);
       return found;
@@ -152,7 +153,7 @@ struct RowTile {
     const bool may_skip = p.b.format == Format::SEN169_FP16 && !p.accumulate;
     for (int64_t k = 0; k < chunk.depth; k += kRunDepth) {
       const int64_t n = min64(kRunDepth, chunk.depth - k);
-      const std::byte* from = p.a.base + offset_of(p.a.column, chunk.k + k);
+      const std::byte* from = p.a.base + p.a.offset_of_k(p.a.column, chunk.k + k);
       if (may_skip && n == kRunDepth && is_zero(from) && chunk.is_finite()) continue;
       found.add(k, n);
       for (int r = 0; r < rows; ++r) {
@@ -167,7 +168,7 @@ struct RowTile {
   __attribute__((always_inline)) void prefetch(const Chunk& chunk, int64_t i, int64_t n) const {
     const int64_t runs = (chunk.depth + kRunDepth - 1) / kRunDepth;
     for (int64_t run = i * runs / n; run < (i + 1) * runs / n; ++run) {
-      const std::byte* from = problem->a.base + offset_of(problem->a.column, chunk.k + run * kRunDepth);
+      const std::byte* from = problem->a.base + problem->a.offset_of_k(problem->a.column, chunk.k + run * kRunDepth);
       for (int r = 0; r < rows; ++r) {
         __builtin_prefetch(from + a[r], 0, 2);
         __builtin_prefetch(from + a[r] + 64, 0, 2);

@@ -23,22 +23,42 @@ constexpr int kTilePitch = kWidth + 16;
 constexpr int64_t kExactDepth = 1024;  // sums of so many products of two int8 are exact in fp32
 static_assert(kExactDepth * 128 * 128 <= 1 << 24 && kExactDepth % kDepth == 0);
 
+constexpr int kMaxGroups = 4;
+
 /// Batches whose rows count as rows of one product, the last one fastest.
 struct Groups {
   int count = 0;
-  int dim[2];
-  int64_t extent[2];
+  int dim[kMaxGroups];
+  int64_t extent[kMaxGroups];
 };
 
 /// One operand of one batch: byte address of (i, j) = base + row_offset(i) + offset_of(column, j). Rows may come from
-/// several batches, `group_rows` from each.
+/// several batches, `group_rows` from each. With taps, k runs through `tap_depth` elements at each of them in turn.
 struct Matrix {
   std::byte* base;
   Format format;
   DimMap row, column;
   int64_t group_rows = INT64_MAX;
   Groups groups = {};
-  DimMap group[2] = {};
+  DimMap group[kMaxGroups] = {};
+  int64_t tap_depth = INT64_MAX;
+  const int64_t* taps = nullptr;  // byte offsets
+
+  /// Byte offset of k along `m`, the dim of the operand that is summed.
+  int64_t offset_of_k(const DimMap& m, int64_t k) const {
+    return taps ? taps[k / tap_depth] + offset_of(m, k % tap_depth) : offset_of(m, k);
+  }
+  /// Of n values from k on, those of the same tap.
+  int64_t within_tap(int64_t k, int64_t n) const { return taps ? min64(n, tap_depth - k % tap_depth) : n; }
+  /// The operand as its first tap sees it, moved to the tap of k, and k counted from there.
+  Matrix at_tap(int64_t& k) const {
+    Matrix moved = *this;
+    if (!taps) return moved;
+    moved.base += taps[k / tap_depth];
+    moved.taps = nullptr;
+    k %= tap_depth;
+    return moved;
+  }
 
   void take(const Groups& taken, int64_t rows, const View& view) {
     groups = taken;
@@ -91,6 +111,15 @@ inline void store_span(Format f, std::byte* base, const DimMap& m, int64_t v, in
   }
 }
 
+/// Elements [k, k+n) of a row of A, or of a column of B, as fp32; `m` is the dim that is summed.
+inline void load_summed(const Matrix& x, const std::byte* base, const DimMap& m, int64_t k, int64_t n, float* to) {
+  if (!x.taps) return load_span(x.format, base, m, k, n, to);
+  for (int64_t piece; n > 0; k += piece, to += piece, n -= piece) {
+    piece = x.within_tap(k, n);
+    load_span(x.format, base + x.taps[k / x.tap_depth], m, k % x.tap_depth, piece, to);
+  }
+}
+
 template <Format f, int vectors>
 SPYRE_INLINE void load_vectors(const std::byte* p, F (&x)[vectors]) {
   constexpr int kBytes = vector_bytes(f) * 16;
@@ -108,7 +137,8 @@ inline int64_t side_by_side(const Matrix& b, int64_t n, int64_t end) {
 
 /// Several panels whose columns lie side by side.
 template <Format f>
-void decode_dense_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t panels, float* to) {
+void decode_dense_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t panels, int64_t pitch,
+                         float* to) {
   const std::byte* base = b.base + offset_of(b.column, n);
   for (int64_t r = 0; r < depth; ++r) {
     const std::byte* row = base + offset_of(b.row, k + r);
@@ -119,19 +149,20 @@ void decode_dense_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, i
       F x[kTileVectors];
       load_vectors<f, kTileVectors>(row + q * kPanel * vector_bytes(f), x);
       SPYRE_UNROLL
-      for (int v = 0; v < kTileVectors; ++v) store(to + (q * depth + r) * kPanel + v * 16, x[v]);
+      for (int v = 0; v < kTileVectors; ++v) store(to + (q * pitch + r) * kPanel + v * 16, x[v]);
     }
   }
 }
 
 /// The same for any format.
-inline void decode_dense_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t panels, float* to) {
+inline void decode_dense_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t panels, int64_t pitch,
+                                float* to) {
   alignas(64) float line[kWidth];
   const std::byte* base = b.base + offset_of(b.column, n);
   for (int64_t r = 0; r < depth; ++r) {
     load_run(b.format, base + offset_of(b.row, k + r), b.column.inner, panels * kPanel, line);
     for (int64_t q = 0; q < panels; ++q) {
-      __builtin_memcpy(to + (q * depth + r) * kPanel, line + q * kPanel, sizeof(float) * kPanel);
+      __builtin_memcpy(to + (q * pitch + r) * kPanel, line + q * kPanel, sizeof(float) * kPanel);
     }
   }
 }
@@ -159,19 +190,29 @@ inline void decode_any_panel(const Matrix& b, int64_t k, int64_t depth, int64_t 
   }
 }
 
-/// Decodes `depth` x `width` of B from (k, n) into panels: panel after panel of depth rows of kPanel floats.
-inline void decode_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t width, float* to) {
+/// Decodes `depth` x `width` of B from (k, n) into panels: panel after panel of `pitch` rows of kPanel floats.
+inline void decode_tap(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t width, int64_t pitch, float* to) {
   for (int64_t j = 0; j < width;) {
     const int64_t panels = side_by_side(b, n + j, n + width) / kPanel;
     if (panels > 0 && b.format == Format::SEN169_FP16) {
-      decode_dense_panels<Format::SEN169_FP16>(b, k, depth, n + j, panels, to);
+      decode_dense_panels<Format::SEN169_FP16>(b, k, depth, n + j, panels, pitch, to);
     } else if (panels > 0) {
-      decode_dense_panels(b, k, depth, n + j, panels, to);
+      decode_dense_panels(b, k, depth, n + j, panels, pitch, to);
     } else {
       decode_any_panel(b, k, depth, n + j, min64(kPanel, width - j), to);
     }
     j += max64(panels, 1) * kPanel;
-    to += max64(panels, 1) * kPanel * depth;
+    to += max64(panels, 1) * kPanel * pitch;
+  }
+}
+
+/// The same from tap to tap, with panels of `depth` rows.
+inline void decode_panels(const Matrix& b, int64_t k, int64_t depth, int64_t n, int64_t width, float* to) {
+  for (int64_t r = 0, piece; r < depth; r += piece) {
+    piece = b.within_tap(k + r, depth - r);
+    int64_t from = k + r;
+    const Matrix tap = b.at_tap(from);
+    decode_tap(tap, from, piece, n, width, depth, to + r * kPanel);
   }
 }
 

@@ -181,11 +181,11 @@ def positions(value: Coord, offsets: Mapping[str, SSAValue], dims: Sequence[str]
     return GenericOp([], [out], Region(block), [identity_map(len(dims))], iterators, [out.type])
 
 
-def contraction(batch: int, a: SSAValue, b: SSAValue, out: SSAValue) -> GenericOp:
-    """``out[b…, m, n] += a[b…, m, k] * b[b…, k, n]`` with any number of batch dims."""
-    dims = [AffineExpr.dimension(i) for i in range(batch + 3)]
-    *batches, m, n, k = dims
-    maps = [AffineMapAttr(AffineMap(len(dims), 0, (*batches, *pair))) for pair in ((m, k), (k, n), (m, n))]
+def contraction(batch: int, summed: int, a: SSAValue, b: SSAValue, out: SSAValue) -> GenericOp:
+    """``out[b…, m, n] += a[b…, m, k…] * b[b…, k…, n]`` with any number of batch dims and dims of k."""
+    dims = [AffineExpr.dimension(i) for i in range(batch + 2 + summed)]
+    batches, (m, n), k = dims[:batch], dims[batch : batch + 2], dims[batch + 2 :]
+    maps = [AffineMapAttr(AffineMap(len(dims), 0, (*batches, *rest))) for rest in ((m, *k), (*k, n), (m, n))]
     narrow, wide = arith_ops.element_type(a.type), arith_ops.element_type(out.type)
     block = Block(arg_types=[narrow, narrow, wide])
 
@@ -197,5 +197,5 @@ def contraction(batch: int, a: SSAValue, b: SSAValue, out: SSAValue) -> GenericO
     product = add((arith.MulfOp if is_float(wide) else arith.MuliOp)(left, right))
     total = add((arith.AddfOp if is_float(wide) else arith.AddiOp)(product, block.args[2]))
     block.add_op(YieldOp(total))
-    iterators = [IteratorTypeAttr.parallel()] * (batch + 2) + [IteratorTypeAttr.reduction()]
+    iterators = [IteratorTypeAttr.parallel()] * (batch + 2) + [IteratorTypeAttr.reduction()] * summed
     return GenericOp([a, b], [out], Region(block), maps, iterators, [out.type])

@@ -315,18 +315,20 @@ class _OpEmitter:
 
     def _matmul(self) -> None:
         op = self.op
-        if len(op.dims) < 3 or op.reduced != (op.dims[-1].name,):
-            raise InvalidProgram(f"op {op.name}: batchmatmul has dims (batch…, m, n, k) and reduces k, got {op.dims}")
-        *batch, m, n, k = (d.name for d in op.dims)
+        names, summed = [d.name for d in op.dims], len(op.reduced)
+        if not summed or len(names) < 2 + summed or op.reduced != tuple(names[-summed:]):
+            raise InvalidProgram(f"op {op.name}: batchmatmul has dims (batch…, m, n, k…) and reduces k…, got {op.dims}")
+        *batch, m, n = names[:-summed]
+        k = names[-summed:]
         out_dims = self._dims([*batch, m, n])
-        a = self._value(op.inputs[0], self._dims([*batch, m, k]))
-        b = self._value(op.inputs[1], self._dims([*batch, k, n]))
+        a = self._value(op.inputs[0], self._dims([*batch, m, *k]))
+        b = self._value(op.inputs[1], self._dims([*batch, *k, n]))
         element = f32 if is_float(element_type(a.type)) else i32
         if a.type.element_type != b.type.element_type:  # type: ignore[attr-defined]
             a, b = convert(self._add, a, element), convert(self._add, b, element)
         init = self.head.splat(self.head.scalar(0, element), out_dims)
-        if len(batch) > 1:
-            value = self._add(contraction(len(batch), a, b, init))
+        if len(batch) > 1 or summed > 1:
+            value = self._add(contraction(len(batch), summed, a, b, init))
         else:
             value = self._add((BatchMatmulOp if batch else MatmulOp)([a, b], [init]))
         self._finish(
