@@ -15,21 +15,19 @@ from torch_spyre.decompositions import (
     fake_quantize,
     fixed_steps,
     fused_layers,
-    grid_sampling,
     losses,
     norms,
     optimisers,
     order,
     packed_weights,
-    pooling,
     random_words,
     recurrent,
-    resampling,
     scatters,
 )
 from torch_spyre.decompositions.attention import safe_softmax
-from torch_spyre.decompositions.convolution import convolution, convolution_backward
 from torch_spyre.decompositions.custom import matmul
+from torch_spyre.decompositions.images import grid_sampling, pooling, resampling
+from torch_spyre.decompositions.images.convolution import convolution, convolution_backward
 from torch_spyre.errors import UnsupportedOp
 
 aten = torch.ops.aten

@@ -16,7 +16,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from torch_spyre.decompositions.custom import kept
-from torch_spyre.decompositions.resampling import without_spreading
+from torch_spyre.decompositions.images.resampling import without_spreading
 
 aten = torch.ops.aten
 _WRITTEN_OUT = 25  # elements of a window that Inductor unrolls
