@@ -86,7 +86,7 @@ def _slots(size: Any, device: Any) -> Any:
 
 
 def _few(x: Any, written: Any) -> bool:
-    return bool(guard_or_false(written * FEW <= x.numel()))
+    return bool(guard_or_false(written * FEW <= x.numel())) and not guard_or_false(written == 0)
 
 
 def _apart(x: Any, places: _Rows | _Elements, combine: Callable[[Any, Any], Any]) -> Any:

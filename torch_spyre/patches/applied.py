@@ -33,6 +33,8 @@ PATCHED = frozenset(
         "torch.jit._trace._check_trace",
         "torch._inductor.fx_passes.fuse_attention._sfdp_params_check",
         "torch._inductor.lowering.is_gpu",
+        # By Inductor's own `set_group_algorithm_for_combo_kernels`.
+        "torch._inductor.scheduler.ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels",
         "torch._inductor.scheduler.Scheduler.unfusable_node",
         "torch._logging._internal._parse_log_settings",
         "torch._tensor_str._tensor_str",

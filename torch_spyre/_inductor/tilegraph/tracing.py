@@ -39,6 +39,11 @@ def _number_name(dtype: torch.dtype) -> str:
     return "float32" if dtype == torch.float64 else dtype_name(dtype)
 
 
+def _is_number(x: Expr) -> bool:
+    """Is it made of numbers alone, of no element of a tensor?"""
+    return not isinstance(x.leaf, Load) and all(_is_number(a) for a in x.args)
+
+
 @dataclass(frozen=True)
 class Stored:
     """Where a body stores and what: `places` are the values of the indirect dims in `index`, below `limits`."""
@@ -206,7 +211,7 @@ class Tracer(DefaultHandler):
     value_expr = index_expr
 
     def to_dtype(self, x: Expr, dtype: torch.dtype, src_dtype: Any = None, use_compute_types: bool = True) -> Expr:
-        return self.builder.cast(x, _number_name(dtype))
+        return self.builder.cast(x, _number_name(dtype) if _is_number(x) else dtype_name(dtype))
 
     def to_dtype_bitcast(self, x: Expr, dtype: torch.dtype, src_dtype: torch.dtype) -> Expr:
         raise UnsupportedOp(f"{self.reading} reads the bits of {src_dtype} as {dtype}: the card stores other bits")

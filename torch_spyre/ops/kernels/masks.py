@@ -38,6 +38,8 @@ def takes(op: Any, args: Sequence[Any]) -> bool:
 def run(op: Any, args: Sequence[Any]) -> torch.Tensor:
     if op is aten.masked_select.default:
         x, mask = torch.broadcast_tensors(*args[:2])
+        if x.dim() == 0:  # a mask of no dims would add one to the tensor
+            x, mask = x.reshape(1), mask.reshape(1)
         return aten.index.Tensor(x, [mask])
     x, indices = args[0], as_masks(args[1])
     _check(x, indices)
