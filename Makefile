@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-# make setup | models | demo | test | test-full | test-ecosystem | test-asan | nightly | replay BASE=<commit> | lint | docs |
-# wheel | bench | clean
+# make setup | models | demo | demo-cards | sdk PREFIX=<dir> | test | test-full | test-ecosystem | test-triton | test-asan |
+# nightly | replay BASE=<commit> | lint | docs | wheel | bench | clean
 PYTHON ?= python3
+# Where pip finds torch, for instance https://download.pytorch.org/whl/cpu; empty: as pip is configured.
+TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
-CPP := $(shell find torch_spyre/csrc -name '*.cpp' -o -name '*.h')
+CPP := $(shell find torch_spyre/csrc sdk tests/sdk -name '*.cpp' -o -name '*.h' -o -name '*.hpp')
 PYTEST := $(BIN)/python -m pytest -q -n 2
 ECO := .venv-ecosystem
 ECO_STAMP := $(ECO)/.setup-stamp
+TRITON := .venv-triton
+TRITON_STAMP := $(TRITON)/.setup-stamp
+TRITON_VERSION ?= 3.8.0
 
-.PHONY: setup build models demo test test-full test-ecosystem test-asan nightly replay lint docs wheel bench clean
+.PHONY: setup build models demo demo-cards sdk test test-full test-ecosystem test-triton test-asan nightly replay lint docs \
+	wheel bench clean
 
 setup: $(STAMP) build
 
 # torch goes first: the build needs its headers.
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet torch==2.13.0 numpy
+	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(BIN)/pip install --quiet numpy
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
@@ -31,6 +38,15 @@ models: setup
 
 demo: models
 	$(BIN)/python examples/demo.py
+
+# One model on three cards, each a process of its own.
+demo-cards: models
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 3 examples/tensor_parallel.py
+
+# Stand-ins for the closed parts under the public torch-spyre (docs/sdk.md). Needs g++ only; the compile server runs with
+# this tree's environment, if there is one.
+sdk:
+	$(MAKE) -C sdk -j$(shell nproc) PREFIX=$(abspath $(or $(PREFIX),build/sdk/prefix))
 
 test: models lint
 	$(PYTEST) -m "not slow" tests
@@ -54,6 +70,20 @@ $(ECO_STAMP): tests/ecosystem/requirements.txt pyproject.toml
 
 test-ecosystem: build $(ECO_STAMP)
 	$(ECO)/bin/pytest -q tests/ecosystem
+
+# Kernels written in Triton, in an environment of their own: Triton alone takes 900 MB. TRITON_VERSION=3.7.1 for another
+# one; SLOW=1 adds a thousand random kernels.
+$(TRITON_STAMP): pyproject.toml
+	test -x $(TRITON)/bin/python || $(PYTHON) -m venv $(TRITON)
+	$(TRITON)/bin/pip install --quiet torch==2.13.0 numpy xdsl==0.74.0 rich pytest pytest-timeout hypothesis expecttest
+	site=$$($(TRITON)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])') && \
+	  $(TRITON)/bin/python -m pip install --quiet setuptools ninja && \
+	  $(TRITON)/bin/python setup.py --quiet egg_info --egg-base $$site && echo $(CURDIR) > $$site/torch_spyre.pth
+	touch $@
+
+test-triton: build $(TRITON_STAMP)
+	$(TRITON)/bin/pip install --quiet triton==$(TRITON_VERSION)
+	$(TRITON)/bin/pytest -q $(if $(SLOW),,-m "not slow") tests/triton_kernels
 
 # Every suite within three hours: NIGHTLY="--only slow ops" for some, "--list" to see them (tests/nightly/).
 nightly: models
@@ -87,7 +117,7 @@ wheel: $(STAMP)
 	build/wheel-venv/bin/pip install --quiet dist/torch_spyre-*.whl pytest hypothesis
 	cd build/wheel-venv && PYTHONSAFEPATH=1 bin/python -m pytest -q -c /dev/null $(CURDIR)/tests/tiny
 
-bench: setup
+bench: models
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:

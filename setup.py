@@ -91,31 +91,37 @@ def card_sources() -> list[Path]:
 # Files compiled as one unit: most of their compile time is the same PyTorch headers.
 UNITS = {
     "python": (
-        "bind_eager_buckets",
-        "bind_launch",
-        "bind_layout",
-        "bind_monitor",
-        "bind_recording",
-        "errors",
-        "module",
+        "aten/bind_eager_buckets",
+        "aten/bind_launch",
+        "aten/bind_layout",
+        "aten/bind_monitor",
+        "aten/bind_recording",
+        "aten/errors",
+        "aten/module",
     ),
-    "kernels": ("copy", "device", "dma", "factory", "serialization"),
+    "kernels": ("aten/copy", "aten/device", "aten/dma", "aten/factory", "aten/serialization"),
+    "distributed": (
+        "distributed/backend",
+        "distributed/bind_distributed",
+        "distributed/gloo_link",
+        "distributed/work",
+    ),
 }
 
 
 def aten_units() -> list[Path]:
-    """The sources of csrc/aten, with each unit as one generated file that includes its members."""
-    sources = sorted(CSRC.glob("aten/*.cpp"))
+    """The sources above the card, with each unit as one generated file that includes its members."""
+    sources = sorted([*CSRC.glob("aten/*.cpp"), *CSRC.glob("distributed/*.cpp")])
     units = []
     for name, members in UNITS.items():
         unit = NINJA_DIR / "units" / f"aten_{name}.cpp"
         unit.parent.mkdir(parents=True, exist_ok=True)
-        text = "".join(f'#include "{CSRC}/aten/{member}.cpp"\n' for member in members)
+        text = "".join(f'#include "{CSRC}/{member}.cpp"\n' for member in members)
         if not unit.exists() or unit.read_text() != text:
             unit.write_text(text)
         units.append(unit)
-    together = {member for members in UNITS.values() for member in members}
-    return [*units, *(s for s in sources if s.stem not in together)]
+    together = {f"{member}.cpp" for members in UNITS.values() for member in members}
+    return [*units, *(s for s in sources if s.relative_to(CSRC).as_posix() not in together)]
 
 
 class NinjaFile:
@@ -160,7 +166,9 @@ def make_ninja_file() -> NinjaFile:
     binding = f"{COMMON} -O2 -fvisibility=hidden -isystem {python_include} -isystem {torch}/include"
     # Kineto's headers come with torch and use fmt, which torch does not export.
     kineto = f"-isystem {torch}/include/kineto -DUSE_KINETO -DFMT_HEADER_ONLY=1"
-    aten = f"{binding} {kineto} -I{CSRC}/aten -I{CSRC}/card/include -isystem {torch}/include/torch/csrc/api/include"
+    c10d = "-DUSE_DISTRIBUTED -DUSE_C10D_GLOO"
+    own = f"-I{CSRC} -I{CSRC}/aten -I{CSRC}/card/include"
+    aten = f"{binding} {kineto} {c10d} {own} -isystem {torch}/include/torch/csrc/api/include"
 
     ninja = NinjaFile()
     card = "lib/libspyre_card.so"

@@ -26,9 +26,10 @@ def _autoload() -> None:
     import torch
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
-    from torch_spyre import _C, integrations, knobs, logging_config  # late: start-up
+    from torch_spyre import _C, distributed, integrations, knobs, logging_config  # late: start-up
     from torch_spyre.decompositions import attention, fused_layers  # late: start-up
     from torch_spyre.device import amp, api, small_eps  # late: start-up
+    from torch_spyre.integrations.when_imported import when_imported  # late: start-up
     from torch_spyre.ops import published  # late: start-up
     from torch_spyre.ops.kernels import composites, dense_only, grouped  # late: start-up
     from torch_spyre.patches import applied  # late: start-up
@@ -38,7 +39,9 @@ def _autoload() -> None:
     torch._register_device_module(DEVICE_NAME, api)
     torch.utils.generate_methods_for_privateuse1_backend()
     applied.apply_to_torch()
+    distributed.register()
     integrations.install()
+    when_imported("torch._dynamo.device_interface", _name_interface)
     attention.register()
     composites.register()
     dense_only.register()
@@ -52,6 +55,13 @@ def _autoload() -> None:
     # As torch.compiler.disable, which would import Dynamo here instead of when an op is first compiled.
     _C.set_eager_compiler(torch._disable_dynamo(_compile_op))
     _C._set_launch_blocking(knobs.get("launch_blocking"))
+
+
+def _name_interface(module: Any) -> None:
+    """Libraries ask Dynamo about a device before anything is compiled for it."""
+    from torch_spyre.device.interface import SpyreInterface  # late: it imports Dynamo
+
+    module.register_interface_for_device(DEVICE_NAME, SpyreInterface)
 
 
 def _extension_attribute(name: str) -> Any:

@@ -7,6 +7,7 @@ The first line stands alone; lines that follow say where it came from and where 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 
 
@@ -78,6 +79,18 @@ class DeviceLost(SpyreError):
     """The card does not answer any more; torch.spyre.reset() opens it again."""
 
 
+class PeerLost(SpyreError):
+    """Another rank of a group ended, left or gave up while this one waited for it; the message says which one."""
+
+
+class CollectiveMismatch(SpyreError):
+    """Ranks of a group called different collectives, or the same one on different dtypes or sizes."""
+
+
+class CollectiveTimeout(SpyreError, TimeoutError):
+    """A rank did not come within the timeout of the group."""
+
+
 class NotExpressible(SpyreError):
     """A kernel outside SuperDSC's vocabulary; the message says why."""
 
@@ -115,6 +128,11 @@ def located(where: Callable[[], str]) -> Iterator[None]:
         raise
 
 
+def exit_status(error: BaseException) -> int:
+    """Of a command: 1 for what it found wrong with a file or a run, 2 for a call that cannot be right."""
+    return 2 if isinstance(error, (InvalidArgument, OSError)) else 1
+
+
 def first_line(error: BaseException) -> str:
     """What happened, without the place."""
     return str(error).partition("\n")[0]
@@ -123,7 +141,15 @@ def first_line(error: BaseException) -> str:
 def with_reproducer(message: str) -> str:
     """A message about a running kernel, and where its reproducer is or how to get one. The card's errors come here."""
     folders = (find(message) for find in _finders)
-    return f"{message}\n  {reproducer_hint(next((f for f in folders if f is not None), None))}"
+    advice = _INDICES if _OUTSIDE.search(message) else ""
+    return f"{message}\n  {advice}{reproducer_hint(next((f for f in folders if f is not None), None))}"
+
+
+_OUTSIDE = re.compile(r"index -?\d+ lies outside")
+_INDICES = (
+    "compare the smallest and largest index with the size of the indexed dim before the call (for an embedding: token "
+    "ids with num_embeddings)\n  "
+)
 
 
 _finders: list[Callable[[str], object]] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.debug.inspect import KernelRecord
@@ -28,18 +29,41 @@ def last_kernels() -> list[KernelRecord]:
     return inspect.records()
 
 
+_USAGE = """usage: python -m torch_spyre.explain script.py [arguments of the script]
+
+Runs the script and prints one block per kernel: what it computes, layouts, the split over the cores, where each tensor
+lives, and how many bytes move. The exit status is that of the script, or 2 if there is no such script.
+
+example: python -m torch_spyre.explain train.py --steps 1"""
+
+
 def main(argv: Sequence[str]) -> int:
-    if not argv:
-        print("usage: python -m torch_spyre.explain script.py [arguments of the script]", file=sys.stderr)
+    if argv and argv[0] in ("-h", "--help"):
+        print(_USAGE)
+        return 0
+    problem = _problem(argv)
+    if problem:
+        print(f"{_USAGE.splitlines()[0]}\nexplain: {problem}", file=sys.stderr)
         return 2
     start()
     sys.argv = list(argv)
+    if Path(argv[0]).is_file():
+        sys.path.insert(0, str(Path(argv[0]).resolve().parent))  # modules beside the script, as `python script.py` does
     try:
         runpy.run_path(argv[0], run_name="__main__")
     finally:
         for record in last_kernels():
             print(record.text())
     return 0
+
+
+def _problem(argv: Sequence[str]) -> str:
+    """What is wrong with the command line; empty if nothing is."""
+    if not argv:
+        return "which script?"
+    if argv[0].startswith("-"):
+        return f"there is no option {argv[0]}; options after the name of the script are passed to it"
+    return "" if Path(argv[0]).exists() else f"there is no script {argv[0]}"
 
 
 if __name__ == "__main__":

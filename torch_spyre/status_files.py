@@ -2,7 +2,8 @@
 """Status files: where they are, what they hold, which of them count. Imports no torch.
 
 ``<runtime dir>/<pid>.json``: pid, the process's start time (a pid may be used again), its name, the time of writing,
-and one record per open card. A counter that the card does not offer is null.
+and one record per open card. A counter that the card does not offer is null. ``groups`` is there in a process that
+works with others: name, rank, ranks of the world, link to each, and traffic.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ COUNTERS = (
 
 _FIELDS: dict[str, Any] = {"pid": int, "name": str, "time": int | float, "cards": list}
 _CARD: dict[str, Any] = {"device": int, "memory_total_bytes": int, "memory_used_bytes": int, "counters": dict}
+_GROUP: dict[str, Any] = {"name": str, "rank": int, "ranks": list, "links": list, "collectives": int, "messages": int,
+                          "sent_bytes": int, "received_bytes": int}  # fmt: skip
 _MAX_FILE_BYTES = 1 << 20
 
 
@@ -91,6 +94,8 @@ def _load(path: Path) -> dict[str, Any] | None:
         record = files.read_json(path, _MAX_FILE_BYTES, links=False)
         good = all(isinstance(record[key], kind) for key, kind in _FIELDS.items())
         good = good and all(isinstance(card[key], kind) for card in record["cards"] for key, kind in _CARD.items())
+        groups = record.setdefault("groups", [])
+        good = good and all(isinstance(group[key], kind) for group in groups for key, kind in _GROUP.items())
         return record if good and "start_ticks" in record else None
     except files.DAMAGE:
         return None

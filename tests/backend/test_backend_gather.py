@@ -82,6 +82,92 @@ def test_scatter_rows(accumulate: bool) -> None:
     np.testing.assert_array_equal(w.run()["t"], expected)
 
 
+def _sticks(table: np.ndarray) -> np.ndarray:
+    """Rows of whole sticks as [sticks, rows, 64]: how the card stores a matrix."""
+    rows, width = table.shape
+    return np.ascontiguousarray(table.reshape(rows, width // 64, 64).transpose(1, 0, 2))
+
+
+@pytest.mark.parametrize("width", [256, 128, 64, 48, 80, 100])
+def test_gather_of_columns_through_sticks(width: int) -> None:
+    """Each core takes `width` columns, which begin anywhere in a stick: t[col // 64, i[m], col % 64]."""
+    table, rows = f16(20, 256), RNG.integers(0, 20, 9)
+    cores = 256 // width
+    w = Writer((cores,))
+    (c,) = w.ids()
+    first = w.product(c, width)
+    t, i = w.array("t", _sticks(table)), w.array("i", rows, "i32")
+    subscripts = f"(({first} + %x1) floordiv 64), ind({i}[%x0]), (({first} + %x1) mod 64)"
+    tile = indirect(w, (t, [4, 20, 64], "f16"), subscripts, [9, width], [[9]])
+    o = w.array("o", np.zeros((9, 256)))
+    w.store(w.load(tile), w.tile(o, [9, 256], "f16", [w.index(0), first], [9, width]))
+    np.testing.assert_array_equal(w.run()["o"][:, : cores * width], table[rows][:, : cores * width])
+
+
+@pytest.mark.parametrize("start", [0, 5, 60, 64, 130])
+def test_gather_through_sticks_from_a_column_that_is_an_argument(start: int) -> None:
+    """What the columns reach beyond the table reads 0."""
+    table, rows = f16(6, 192), RNG.integers(0, 6, 4)
+    w = Writer()
+    first = w.scalar("first", start, "index")
+    t, i = w.array("t", _sticks(table)), w.array("i", rows, "i32")
+    subscripts = f"(({first} + %x1) floordiv 64), ind({i}[%x0]), (({first} + %x1) mod 64)"
+    w.output("o", w.load(indirect(w, (t, [3, 6, 64], "f16"), subscripts, [4, 96], [[4]])), [4, 96])
+    expected = np.zeros((4, 96))
+    part = table[rows][:, start : start + 96]
+    expected[:, : part.shape[1]] = part
+    np.testing.assert_array_equal(w.run()["o"], expected)
+
+
+def test_gather_through_sticks_whose_column_is_a_sum_of_two_dims() -> None:
+    """o[m, h, d] = t[i[m], 40 * h + d], columns in sticks."""
+    table, rows = f16(7, 128), RNG.integers(0, 7, 5)
+    w = Writer()
+    t, i = w.array("t", _sticks(table)), w.array("i", rows, "i32")
+    subscripts = f"((40 * %x1 + %x2) floordiv 64), ind({i}[%x0]), ((40 * %x1 + %x2) mod 64)"
+    w.output("o", w.load(indirect(w, (t, [2, 7, 64], "f16"), subscripts, [5, 3, 40], [[5]])), [5, 3, 40])
+    np.testing.assert_array_equal(w.run()["o"], table[rows][:, :120].reshape(5, 3, 40))
+
+
+def test_gather_through_a_layout_of_three_levels() -> None:
+    """Column 256 * a + 64 * b + c of a row is at [b, row, a, c]."""
+    table, rows = f16(20, 512), RNG.integers(0, 20, 9)
+    w = Writer()
+    layout = np.ascontiguousarray(table.reshape(20, 2, 4, 64).transpose(2, 0, 1, 3))
+    t, i = w.array("t", layout), w.array("i", rows, "i32")
+    subscripts = f"(((%x1 + 30) floordiv 64) mod 4), ind({i}[%x0]), ((%x1 + 30) floordiv 256), ((%x1 + 30) mod 64)"
+    w.output("o", w.load(indirect(w, (t, [4, 20, 2, 64], "f16"), subscripts, [9, 450], [[9]])), [9, 450])
+    np.testing.assert_array_equal(w.run()["o"], table[rows][:, 30:480])
+
+
+@pytest.mark.parametrize("off", [0, 7])
+def test_gather_of_pages(off: int) -> None:
+    """Tokens by page: the page from a table of pages, the place in it, columns from inside a stick."""
+    cache, pages = f16(12 * 16, 192), RNG.permutation(12)[:8]
+    w = Writer()
+    k, b = w.array("k", _sticks(cache).reshape(3, 12, 16, 64)), w.array("b", pages, "i32")
+    token, column = f"(%x0 + {off})", "(%x1 + 10)"
+    subscripts = f"({column} floordiv 64), ind({b}[{token} floordiv 16]), ({token} mod 16), ({column} mod 64)"
+    w.output("o", w.load(indirect(w, (k, [3, 12, 16, 64], "f16"), subscripts, [100, 150], [[8]])), [100, 150])
+    expected = cache.reshape(12, 16, 192)[pages].reshape(128, 192)[off : off + 100, 10:160]
+    np.testing.assert_array_equal(w.run()["o"], expected)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_scatter_through_sticks(accumulate: bool) -> None:
+    """Columns 40 to 89 of rows; the last write of a row wins, or all add."""
+    values, rows = np.round(f16(9, 50) * 4), RNG.integers(0, 6, 9)
+    w = Writer()
+    x, i, t = w.input("x", values), w.array("i", rows, "i32"), w.array("t", np.ones((2, 6, 64)))
+    subscripts = f"((%x1 + 40) floordiv 64), ind({i}[%x0]), ((%x1 + 40) mod 64)"
+    tile = indirect(w, (t, [2, 6, 64], "f16"), subscripts, [9, 50], [[9]])
+    w.store(x, tile, attributes="{accumulate}" if accumulate else "")
+    expected = np.ones((6, 128))
+    for row, value in zip(rows, values, strict=True):
+        expected[row, 40:90] = expected[row, 40:90] + value if accumulate else value
+    np.testing.assert_array_equal(w.run()["t"], _sticks(expected))
+
+
 def test_masked_accesses_skip_indices_out_of_range() -> None:
     table, rows = f16(6, 5), np.array([0, -1, 5, 6, 3])
     w = Writer()

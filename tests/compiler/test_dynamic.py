@@ -180,7 +180,8 @@ def test_two_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
             torch._dynamo.mark_dynamic(device, 0)
             torch._dynamo.mark_dynamic(device, 1)
             calls.append((x, compiled(device, w.to("spyre")).cpu()))
-    assert not any(k.reasons for k in made) and all(len(k.variants) == 2 for k in made)
+    called = [k for k in made if k.reasons or k.variants]  # a graph may be loaded from Inductor's cache a second time
+    assert [(k.reasons, len(k.variants)) for k in called] == [({}, 2)] * len(called) and called
     for x, got in calls:
         assert torch.equal(got, static(fn, (x, w)).cpu())
 

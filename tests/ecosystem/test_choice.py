@@ -46,18 +46,6 @@ def test_memory_of_cards() -> None:
         get_max_memory({1: "1GB"})
 
 
-def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would train a model of its own."""
-    from accelerate import Accelerator
-
-    from torch_spyre.errors import UnsupportedOp
-
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    with pytest.raises(UnsupportedOp, match="WORLD_SIZE=2"):
-        Accelerator()
-
-
 @pytest.mark.parametrize("options", [{}, {"bf16": True}, {"fp16": True}])
 def test_training_arguments(options: dict[str, bool], tmp_path: Path) -> None:
     from transformers import TrainingArguments

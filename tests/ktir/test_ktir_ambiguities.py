@@ -328,8 +328,18 @@ def test_a6_a_loop_may_keep_its_sums_wide() -> None:
       return
     }
     """
+    zero = "%zero = arith.constant dense<0.0> : tensor<1x64xf16>\n"
+    separate = text.replace("outs(%acc :", "outs(%zero :").replace("%next = linalg", "%p = linalg")
+    end = "scf.yield %next"
+    adds = (
+        "%next = arith.addf %acc, %p : tensor<1x64xf16>\n",
+        "%next = arith.addf %p, %acc : tensor<1x64xf16>\n",
+        "%next = linalg.add ins(%acc, %p : tensor<1x64xf16>, tensor<1x64xf16>) outs(%zero : tensor<1x64xf16>) "
+        "-> tensor<1x64xf16>\n",
+    )
     a, b = torch.ones(64, 1).half(), torch.ones(1, 64).half()
-    for wide, expected in ((False, 4096.0), (True, 4160.0)):
-        out = torch.zeros(1, 64).half()
-        ktir.load(text, wide_accumulate=wide).run(a, b, out)
-        assert torch.equal(out, torch.full((1, 64), expected).half())
+    for source in (text, *(separate.replace("%start =", zero + "%start =").replace(end, add + end) for add in adds)):
+        for wide, expected in ((False, 4096.0), (True, 4160.0)):
+            out = torch.zeros(1, 64).half()
+            ktir.load(source, wide_accumulate=wide).run(a, b, out)
+            assert torch.equal(out, torch.full((1, 64), expected).half())

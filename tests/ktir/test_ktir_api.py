@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 from ktir_text import function, load, shape, store, tile, unary, view, whole
 
 from torch_spyre import _C, ktir
-from torch_spyre.errors import IndexOutOfRange, InvalidArgument, InvalidProgram, UnsupportedOp
+from torch_spyre.errors import (
+    IndexOutOfRange,
+    InvalidArgument,
+    InvalidProgram,
+    Overflow,
+    UninitializedRead,
+    UnsupportedOp,
+)
 from torch_spyre.runtime import driver
 
 DOUBLE = unary("%r = arith.addf %v, %v : tensor<8x100xf16>", (8, 100))
@@ -95,13 +103,70 @@ def test_arguments_bind_by_name_and_by_position() -> None:
         assert torch.equal(y, 2 * x)
 
 
+def test_arguments_that_differ_in_their_number_only() -> None:
+    """`%x_0` and `%x_1` are two names; one that has none gets one that is free."""
+    body = whole("x_0", (64,)) + whole("x_1", (64,)) + load("v", "tx_0", (64,)) + store("v", "tx_1", (64,))
+    text = function(body, "%x_0: index, %x_1: index, %0: index, %arg2: index")
+    for module in (ktir.load(text), ktir.load(ktir.load(text).text)):
+        assert [a.name for a in module.function().arguments] == ["x_0", "x_1", "arg2_", "arg2"]
+        x, y = numbers(64), torch.zeros(64).half()
+        module.run(x_1=y, x_0=x, arg2_=0, arg2=0)
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(
+    ("layout", "strides"),
+    [("", (100, 1)), (", strided<[128, 1]>", (128, 1)), (", affine_map<(a, b) -> (a, b)>", (100, 1))],
+)
+def test_memref_arguments(layout: str, strides: tuple[int, int]) -> None:
+    kind = f"memref<8x100xf16{layout}>"
+    body = tile("tx", "x", (8, 100), ("0", "0"), (8, 100)) + tile("ty", "y", (8, 100), ("0", "0"), (8, 100))
+    body = body.replace("memref<8x100xf16>", kind)
+    body += load("v", "tx", (8, 100)) + "%r = arith.addf %v, %v : tensor<8x100xf16>\n" + store("r", "ty", (8, 100))
+    module = ktir.load(function(body, f"%x: {kind}, %y: {kind}"))
+    x, y = numbers(8, 100), torch.zeros(8, 100).half()
+    module.run(x=x, y=y)
+    assert torch.equal(y, 2 * x)
+    assert module.place(x, y)["x"].stride() == strides
+
+
+def test_memref_arguments_whose_sizes_the_tensor_has() -> None:
+    """Blocks of four rows, as many as there are; the strides of the outer dim depend on an open size too."""
+    kind = "memref<?x?x64xf16>"
+    body = "%z = arith.constant 0 : index\n%one = arith.constant 1 : index\n%four = arith.constant 4 : index\n"
+    body += f"%n = memref.dim %x, %z : {kind}\n%m = memref.dim %x, %one : {kind}\n"
+    body += "scf.for %i = %z to %n step %one {\nscf.for %j = %z to %m step %four {\n"
+    for name in ("x", "y"):
+        body += tile(f"t{name}", name, (-1, -1, 64), ("%i", "%j", "0"), (1, 4, 64))
+    body += load("v", "tx", (1, 4, 64)) + "%r = arith.addf %v, %v : tensor<1x4x64xf16>\n"
+    body += store("r", "ty", (1, 4, 64)) + "}\n}\n"
+    module = ktir.load(function(body, f"%x: {kind}, %y: {kind}"))
+    for size in ((2, 8, 64), (3, 12, 64), (1, 6, 64)):
+        for where in ("cpu", "spyre"):
+            x, y = numbers(*size), torch.zeros(size).half().to(where)
+            module.run(x.to(where), y)
+            assert torch.equal(y.cpu(), 2 * x)
+        x, array = numbers(*size).numpy(), np.zeros(size, np.float16)
+        ktir.load(module.text).run(x, array)
+        assert np.array_equal(array, 2 * x)
+
+
+def test_memref_arguments_that_do_not_say_enough() -> None:
+    with pytest.raises(UnsupportedOp, match="whose layout is not made of constant strides"):
+        ktir.load(function("", "%x: memref<4x64xf16, strided<[64, 1], offset: 3>>"))
+    with pytest.raises(InvalidProgram, match="what a scratchpad holds is given as lx="):
+        ktir.load(function("", "%x: memref<4x64xf16, #ktdp.memory_space<ct_local>>"))
+
+
 def test_wrong_arguments_are_named() -> None:
     module = ktir.load(DOUBLE)
     x = numbers(8, 100)
-    with pytest.raises(InvalidArgument, match="no value for y"):
+    with pytest.raises(InvalidArgument, match=r"no value for y; pass run\(\.\.\., y=\.\.\.\)"):
         module.run(x)
-    with pytest.raises(InvalidArgument, match="has no argument z"):
+    with pytest.raises(InvalidArgument, match="has no argument z; its arguments are x, y: pass values"):
         module.run(x, z=x)
+    with pytest.raises(InvalidArgument, match=r"has no argument yy; .*: did you mean y\?"):
+        module.run(x, yy=x)
     with pytest.raises(InvalidArgument, match="argument x is given twice"):
         module.run(x, x=x)
     with pytest.raises(InvalidArgument, match="takes 2 arguments, 3 are given"):
@@ -138,6 +203,85 @@ def test_arrays_that_torch_cannot_wrap() -> None:
     assert np.array_equal(y, 2 * x)
     with pytest.raises(InvalidArgument, match="argument y is a read-only array"):
         module.run(x, fixed)
+
+
+def _copy_of(sizes: tuple[int, ...], strides: tuple[int, ...], element: str = "f16") -> str:
+    """y = x through views with these strides."""
+    body = ""
+    for name in ("x", "y"):
+        body += view(f"V{name}", f"%{name}", sizes, element, strides=strides)
+        body += tile(f"t{name}", f"V{name}", sizes, ["0"] * len(sizes), sizes, element)
+    return function(body + load("v", "tx", sizes, element) + store("v", "ty", sizes, element), "%x: index, %y: index")
+
+
+@pytest.mark.parametrize("strides", [(6, 1), (8, 1), (1, 5), (13, 2)])
+@pytest.mark.parametrize(
+    ("element", "dtypes"),
+    [
+        ("f16", ["float16", "float32", "float64"]),
+        ("f32", ["float32", "float64"]),
+        ("i32", ["int32", "int64"]),
+        ("i64", ["int64"]),
+        ("i1", ["bool"]),
+        ("i8", ["int8"]),
+    ],
+)
+def test_arrays_of_every_dtype_run_again_and_again(strides: tuple[int, int], element: str, dtypes: list[str]) -> None:
+    """Buffers that are used again hold nothing of the launch before, whatever stands between an array and the card."""
+    module = ktir.load(_copy_of((5, 6), strides, element))
+    rng = np.random.default_rng(0)
+    for dtype in dtypes:
+        for _ in range(3):
+            x = rng.integers(0, 2 if element == "i1" else 100, (5, 6)).astype(dtype)
+            y = rng.integers(0, 2, (5, 6)).astype(dtype)
+            before = x.copy()
+            module.run(x, y)
+            assert np.array_equal(x, before) and np.array_equal(y, before)
+
+
+def test_what_a_launch_leaves_in_gaps_is_not_read_by_the_next() -> None:
+    """The view is longer than the tensor: what is stored beyond its end is dropped and reads 0 the next time."""
+    body = whole("x", (128,)) + load("v", "tx", (128,))
+    body += "%one = arith.constant dense<1.0> : tensor<128xf16>\n%r = arith.addf %v, %one : tensor<128xf16>\n"
+    body += whole("y", (128,)) + store("r", "tx", (128,)) + store("v", "ty", (128,))
+    module = ktir.load(function(body, "%x: index, %y: index"))
+    for _ in range(3):
+        x, y = np.full(100, 3.0, np.float16), np.zeros(128, np.float16)
+        module.run(x, y)
+        assert (x == 4).all() and (y[:100] == 3).all() and not y[100:].any()
+
+
+def test_arrays_that_overlap() -> None:
+    """Slices of one array have no storage in common that PyTorch would know of."""
+    module = ktir.load(_copy_of((64,), (1,)))
+    data = np.arange(96).astype(np.float16)
+    with pytest.raises(InvalidArgument, match="x and y share memory and one of them is written"):
+        module.run(data[:64], data[32:])
+    module.run(data[:64], data[:64])
+    data = np.arange(128).astype(np.float16)
+    module.run(data[:64], data[64:])
+    assert np.array_equal(data[64:], np.arange(64))
+
+
+def test_an_integer_that_the_card_cannot_hold() -> None:
+    module = ktir.load(_copy_of((64,), (1,), "i64"))
+    x, y = np.full(64, 2**31), np.zeros(64, np.int64)
+    with pytest.raises(Overflow, match="argument x holds 2147483648, which lies outside int32"):
+        module.run(x, y)
+    assert not y.any()
+
+
+def test_threads_run_one_function() -> None:
+    module = ktir.load(_copy_of((64, 64), (64, 1)))
+    module.run(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16))
+
+    def run(number: int) -> bool:
+        x, y = np.full((64, 64), number, np.float16), np.zeros((64, 64), np.float16)
+        module.run(x, y)
+        return bool((y == number).all())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(64)))
 
 
 def test_an_argument_named_memory_and_tensors_with_gradients() -> None:
@@ -436,6 +580,63 @@ def test_literal_addresses_of_several_types() -> None:
     index = torch.tensor([7, 0, 9, 7], dtype=torch.int32)
     ktir.load(function(body, "%y: index")).run(y, memory={0: index, 4096: table})
     assert torch.equal(y, table[index.long()])
+
+
+# -- scratchpads that the caller fills ---------------------------------------------------------------------------------
+
+
+def _local_sum(grid: str = "[4]", ids: str = "%c") -> str:
+    """y[c] = s + s, where s is at element 128 of the scratchpad of tile c, which holds the result afterwards too."""
+    count = ids.count("%")
+    body = f"{ids} = ktdp.get_compute_tile_id : {', '.join(['index'] * count)}\n%p = arith.constant 128 : index\n"
+    body += view("S", "%p", (2, 64), space="ct_local") + tile("ts", "S", (2, 64), ("0", "0"), (2, 64))
+    body += load("v", "ts", (2, 64)) + "%r = arith.addf %v, %v : tensor<2x64xf16>\n" + store("r", "ts", (2, 64))
+    return function(body, "", grid)
+
+
+def test_scratchpads_are_filled_before_a_launch() -> None:
+    """One part per tile; what the function stores there is in the tensor afterwards."""
+    module = ktir.load(_local_sum())
+    with pytest.raises(UninitializedRead, match=r"run\(..., lx={address: tensor}\) fills them first"):
+        module.run()
+    parts = numbers(4, 2, 64)
+    before = parts.clone()
+    for turn in (2, 4):
+        module.run(lx={128: parts})
+        assert torch.equal(parts, turn * before)
+    array = before.numpy().astype(np.float32)
+    module.run(lx={128: array})
+    assert np.array_equal(array, 2 * before.float().numpy())
+
+
+@pytest.mark.parametrize("axis0_fastest", [True, False])
+def test_tiles_of_filled_scratchpads_are_flat_ids(axis0_fastest: bool) -> None:
+    """y[id1, id0] = what the scratchpad of that tile was given."""
+    body = "%a, %b = ktdp.get_compute_tile_id : index, index\n%p = arith.constant 64 : index\n"
+    body += view("S", "%p", (1, 1, 64), space="ct_local") + tile("ts", "S", (1, 1, 64), ("0", "0", "0"), (1, 1, 64))
+    body += view("Y", "%y", (2, 3, 64)) + tile("ty", "Y", (2, 3, 64), ("%a", "%b", "0"), (1, 1, 64))
+    body += load("v", "ts", (1, 1, 64)) + store("v", "ty", (1, 1, 64))
+    parts, y = numbers(6, 1, 1, 64), torch.zeros(2, 3, 64).half()
+    ktir.load(function(body, "%y: index", "[2, 3]"), axis0_fastest=axis0_fastest).run(y, lx={64: parts})
+    by_id = parts.reshape(3, 2, 64).transpose(0, 1) if axis0_fastest else parts.reshape(2, 3, 64)
+    assert torch.equal(y, by_id)
+
+
+def test_one_content_for_all_scratchpads_and_wrong_ones() -> None:
+    body = "%c = ktdp.get_compute_tile_id : index\n%p = arith.constant 0 : index\n"
+    body += view("S", "%p", (1, 64), space="ct_local") + tile("ts", "S", (1, 64), ("0", "0"), (1, 64))
+    body += view("Y", "%y", (4, 64)) + tile("ty", "Y", (4, 64), ("%c", "0"), (1, 64))
+    body += load("v", "ts", (1, 64)) + store("v", "ty", (1, 64))
+    module = ktir.load(function(body, "%y: index", "[4]"))
+    x, y = numbers(1, 64), torch.zeros(4, 64).half()
+    module.run(y, lx={0: x})
+    assert torch.equal(y, x.expand(4, 64))
+    with pytest.raises(InvalidArgument, match=r"no ct_local view of the function starts there; .* \[0\]"):
+        module.run(y, lx={64: x})
+    with pytest.raises(InvalidArgument, match=r"shape \[3, 64\]; the view there has shape \[1, 64\]"):
+        module.run(y, lx={0: numbers(3, 64)})
+    with pytest.raises(InvalidArgument, match=r"lx\[0\] .* not list"):
+        module.run(y, lx={0: [1.0]})
 
 
 # -- compiling and explaining ------------------------------------------------------------------------------------------

@@ -31,7 +31,9 @@ def test_check_takes_every_kernel(capsys: pytest.CaptureFixture[str]) -> None:
 def test_check_reports_each_bad_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.mlir"
     bad.write_text("func.func @k() attributes {grid = [40]} {\n  return\n}\n")
-    assert main(["check", str(bad), path("vector_add"), str(tmp_path / "none.mlir")]) == 1
+    assert main(["check", str(bad), path("vector_add")]) == 1
+    capsys.readouterr()
+    assert main(["check", str(bad), path("vector_add"), str(tmp_path / "none.mlir")]) == 2
     out, err = capsys.readouterr()
     assert "vector_add(a: index" in out
     assert f"{bad}: InvalidProgram: {bad}:1:1: grid [40] of k has 40 tiles; a card has 32 cores" in err
@@ -54,13 +56,13 @@ def test_run_with_random_inputs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_run_takes_sizes_and_literal_addresses(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", path("vector_add_dynamic")]) == 1
+    assert main(["run", path("vector_add_dynamic")]) == 2
     assert "give a value for n (--set n=N)" in capsys.readouterr().err
     assert main(["run", path("vector_add_dynamic"), "-s", "n=100"]) == 0
     assert "c: float32[100]" in capsys.readouterr().out
     assert main(["run", path("literal_add")]) == 0
     assert "address 18432: float16[96, 64]" in capsys.readouterr().out
-    assert main(["run", path("vector_add"), "-s", "n=1"]) == 1
+    assert main(["run", path("vector_add"), "-s", "n=1"]) == 2
     assert "has no such scalar" in capsys.readouterr().err
 
 
@@ -71,13 +73,22 @@ def test_time(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_dump(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["dump", "ktir", path("ring_reduce")])
+    main(["dump", path("ring_reduce")])
     text = capsys.readouterr().out
     assert ktir.load(text).text == text
-    main(["dump", "program", path("vector_add")])
-    assert "add.f32 [128]" in capsys.readouterr().out
-    main(["dump", "explain", path("vector_add")])
+    for form in (["--form", "program"], ["program"]):
+        main(["dump", *form, path("vector_add")])
+        assert "add.f32 [128]" in capsys.readouterr().out
+    main(["dump", path("vector_add"), "--form", "explain"])
     assert capsys.readouterr().out.startswith("function vector_add: grid [32], 32 compute tiles")
+
+
+@pytest.mark.parametrize("words", [["dump", "ktir"], ["dump", "--form", "json", "x"], ["dump"], ["check"], []])
+def test_incomplete_calls(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "usage: spyre-ktir" in capsys.readouterr().err
 
 
 def test_the_command_itself() -> None:

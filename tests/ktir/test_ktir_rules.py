@@ -347,6 +347,8 @@ def test_old_and_unknown_names() -> None:
     )
     refused(function("ktdp.transfer\n", ""), "inter_tile_consume")
     refused(function("%a = tt.get_program_id x : i32\n", ""), "tt.get_program_id is not an operation of KTIR", ":2:")
+    refused(function("%a = ktdp.laod %b : index\n", ""), "did you mean ktdp.load")
+    refused(function("%a = arith.addi %b %c : index\n", ""), "does not parse where marked (docs/ktir.md")
     refused(function("%a = math.erfc %b : f32\n", ""), "math.erfc is not supported", error=UnsupportedOp)
 
 

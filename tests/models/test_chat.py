@@ -35,6 +35,19 @@ print(json.dumps({
 """
 
 
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "meta", "nothing", "spyre:99"])
+def test_devices_that_do_not_serve(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert chat.main(["--device", name, "Hello"]) == 2
+    assert f"spyre-chat: --device {name}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--tokens=0", "--context=-3", "--tokens=many"])
+def test_numbers_of_tokens(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        chat.main([option, "Hello"])
+    assert "is no number of tokens" in capsys.readouterr().err
+
+
 def _start() -> dict[str, object]:
     made = subprocess.run([sys.executable, "-c", START, QUESTION], capture_output=True, text=True, timeout=1500)
     assert made.returncode == 0, made.stderr

@@ -56,6 +56,32 @@ def test_a_tensor_too_many_and_one_too_few(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_folders_that_hold_no_model(tmp_path: Path) -> None:
+    """Each message names the file and what to do."""
+
+    def refused(what: str) -> None:
+        with pytest.raises(InvalidArgument, match=what) as raised:
+            load(tmp_path)
+        assert str(tmp_path) in str(raised.value)
+
+    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    refused("cannot read config.json .*save_pretrained")
+    for text, what in (
+        ("{", "is not JSON .*again"),
+        ("[]", "no object"),
+        ("{}", "names no architecture .*from_pretrained"),
+    ):
+        config.write_text(text)
+        refused(what)
+    _saved(tmp_path)
+    whole = weights.read_bytes()
+    for broken in (whole[:4], whole[:-100], b"\0" * 64):
+        weights.write_bytes(broken)
+        refused("model.safetensors cannot be read .*again")
+    weights.unlink()
+    refused("no .safetensors file; from_pretrained")
+
+
 PEAK = """
 import json, sys, threading, time, torch, transformers
 import transformers.initialization

@@ -10,8 +10,9 @@ import json
 from pathlib import Path
 
 import pytest
-from parameter_counts import FORMULAS, decoder
+from parameter_counts import FORMULAS, decoder, granite_4
 
+from torch_spyre.errors import InvalidArgument
 from torch_spyre.numerics.priority import PRIORITY
 from torch_spyre.numerics.sources import SOURCES, described, other_than_default, parameters
 from torch_spyre.predict import configs
@@ -51,14 +52,41 @@ def test_predictions_count_the_same_parameters(name: str) -> None:
     assert PUBLISHED[name].parameters == FORMULAS[name](PRIORITY[name].published)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in PRIORITY])
 def test_parameters_of_predicted_models(name: str) -> None:
     c = PUBLISHED[name]
     figures = {"hidden_size": c.hidden, "head_dim": c.head_dim, "num_attention_heads": c.heads}
     figures |= {"num_key_value_heads": c.kv_heads, "intermediate_size": c.intermediate, "vocab_size": c.vocab}
     figures |= {"num_hidden_layers": c.layers, "tie_word_embeddings": c.tied, "num_local_experts": c.experts}
     norms = 4 if c.post_norms else 2
+    if c.mamba is not None:
+        m, kinds = c.mamba, ["mamba"] * c.mamba.layers + ["attention"] * (c.layers - c.mamba.layers)
+        figures |= {"layer_types": kinds, "mamba_n_heads": m.heads, "mamba_d_head": m.head_dim, "mamba_d_conv": m.conv}
+        figures |= {"mamba_d_state": m.state, "mamba_n_groups": m.groups, "shared_intermediate_size": c.shared}
+        if not c.experts:  # the MLP that all tokens share is the only one
+            figures |= {"shared_intermediate_size": c.intermediate}
+        assert c.parameters == granite_4(figures)
+        return
     assert c.parameters == decoder(figures, qkv_bias=c.attention_bias, head_norms=c.qk_norm, norms=norms)
+
+
+def test_predictions_read_a_hybrid_as_transformers_writes_it(tmp_path: Path) -> None:
+    """granite-4-h-tiny from its config.json, with either name of its layers."""
+    for kinds in (
+        PRIORITY["granite-4-h-tiny"].published["layer_types"],
+        ["linear_attention" if k == "mamba" else k for k in PRIORITY["granite-4-h-tiny"].published["layer_types"]],
+    ):
+        figures = {**PRIORITY["granite-4-h-tiny"].published, "layer_types": kinds, "model_type": "granitemoehybrid"}
+        (tmp_path / "config.json").write_text(json.dumps({**figures, "_name_or_path": "granite-4-h-tiny"}))
+        assert configs.find(str(tmp_path)) == PUBLISHED["granite-4-h-tiny"]
+    dense = {**figures, "num_local_experts": 0, "num_experts_per_tok": 0, "position_embedding_type": "rope"}
+    (tmp_path / "config.json").write_text(json.dumps(dense))
+    found = configs.find(str(tmp_path))
+    assert (found.intermediate, found.shared, found.experts, found.rotary) == (1024, 0, 0, True)
+    del dense["mamba_d_state"]
+    (tmp_path / "config.json").write_text(json.dumps(dense))
+    with pytest.raises(InvalidArgument, match="mamba_d_state"):
+        configs.find(str(tmp_path))
 
 
 def test_a_figure_that_is_not_the_default_is_named() -> None:

@@ -167,3 +167,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--list"]) == 0 and "llama-3.1-8b" in capsys.readouterr().out
     assert cli.main(["no-such-model"]) == 2
     assert "no folder with a config.json" in capsys.readouterr().err
+    assert cli.main(["granite-4-h-tiny", "--layers", "99"]) == 2
+    assert "--layers 99: granite-4-h-tiny has no such form" in capsys.readouterr().err
+    for words in (["--layers", "-1"], ["--layers", "0"], ["--depth", "-1"], ["--depth", "x"]):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["gpt-2", *words])

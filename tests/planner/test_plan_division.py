@@ -175,6 +175,12 @@ def test_the_chosen_matmul_split_is_the_cheapest_of_all(shape: tuple[int, int, i
         assert chosen <= cost.ns(tuple(p for p in pieces if p[1] > 1)) * 1.0001
 
 
+def test_rows_are_cut_into_whole_panels() -> None:
+    """The up projection of a prefill: on the card 4x8 takes 1017 us and 8x4 takes 1534."""
+    (product,) = plan_matmul(512, 4096, 12800).kernel.ops
+    assert {d.name: d.slices for d in product.dims if d.slices > 1} == {"m": 4, "n": 8}
+
+
 def random_graph(seed: int) -> tuple[Graph, list[InputSpec]]:
     """A random graph, and how its inputs are stored."""
     from test_random_graphs import draw_program

@@ -71,8 +71,8 @@ def test_norms_touch_memory_once(fn: Callable[..., torch.Tensor], sizes: list[tu
     args = [half(*s) for s in sizes]
     read, written, got, plan = measure(fn, *args)
     tensor, rows = args[0].numel() * 2, sum(a.numel() * 2 for a in args[1:])
-    assert written == tensor
-    assert read <= tensor + 2 * plan.kernel.cores * rows  # each core needs the whole row of weights
+    assert written <= tensor + 2 * rows  # weights may be converted to fp32 once for all cores
+    assert read <= tensor + (2 * plan.kernel.cores + 1) * rows  # each core needs the whole row of weights
     want = fn(*(a.double() for a in args))
     assert (got.double() - want).abs().max() <= 6 * 2**-10 * want.abs().max()
 

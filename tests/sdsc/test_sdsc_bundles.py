@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from sdsc_files import SEGMENT, T, per_column, per_row, rows, sdsc, write_files
 
+from torch_spyre import dl16
 from torch_spyre.errors import InvalidProgram, SpyreError, UnsupportedOp
 from torch_spyre.ir.superdsc.bundle import Bundle, lone
 from torch_spyre.ir.superdsc.bundle_mlir import MAX_EXECUTIONS, parse_bundle
@@ -96,6 +97,56 @@ def test_layer_norm(lx: bool, tmp_path: Path) -> None:
     scale = 1 / np.sqrt(x.var(1, keepdims=True) + 1e-5)
     want = (x - x.mean(1, keepdims=True)) * scale * weight + bias
     np.testing.assert_allclose(got.outputs["2.Tensor5"], want, rtol=0.02, atol=0.02)
+
+
+def test_one_value_per_stick_is_read_as_whole_sticks(tmp_path: Path) -> None:
+    """The maximum of each row, doubled in all lanes of its stick, then taken as one value per row again."""
+    lanes = {"mb": 64, "out": 64}
+    files = [
+        sdsc("max", SIZES, [rows(0), per_row(lx=True)], SPLIT, accumulate=True),
+        sdsc("add", lanes, [rows(lx=True), rows(lx=True), rows(lx=True, at=8192)], SPLIT),
+        sdsc("sub", SIZES, [rows(0), per_row(lx=True, at=8192), rows(1)], SPLIT),
+    ]
+    inputs, result = check(load(write_files(tmp_path, files)))
+    x = inputs["0.Tensor0"]
+    x = dl16.decode(dl16.encode(x.astype(np.float32)))
+    peak = dl16.decode(dl16.encode((2 * x.max(1, keepdims=True)).astype(np.float32)))
+    want = dl16.decode(dl16.encode((x - peak).astype(np.float32)))
+    assert np.array_equal(result.outputs["2.Tensor2"], want)
+
+
+def test_a_scale_that_has_the_lanes_of_its_sticks(tmp_path: Path) -> None:
+    """layernormscale over a dim of 64 lanes writes what the same op over one value per stick writes."""
+    plain = layer_norm(False)
+    lanes = {"mb": 64, "out": 64}
+    scale = sdsc("layernormscale", lanes, [per_row(0), rows(0, at=8192)], {"mb": 4}, constants={"eps": 1e-5})
+    results = []
+    for i, files in enumerate((plain, [plain[0], scale, plain[2]])):
+        _, result = check(load(write_files(tmp_path / str(i), files)))
+        results.append(result.outputs["2.Tensor5"])
+    assert np.array_equal(*results)
+
+
+def test_a_padded_tensor_is_written_in_parts_that_overlap(tmp_path: Path) -> None:
+    """Zeros into the last whole sticks, then the values over some of them: each byte holds what came last."""
+    sizes, zero = {"mb": 192, "out": 256}, T("out mb", "out", 1, lacks={"mb": -1, "out": -2})
+    files = [
+        sdsc(
+            "identity", {"mb": 64, "out": 256}, [zero, T("out mb", "out", 0, at=128 * 512, gap={"mb": 128})], {"mb": 4}
+        ),
+        sdsc(
+            "identity",
+            {"mb": 144, "out": 256},
+            [T("out mb", "out", 2), T("out mb", "out", 0, gap={"mb": 48})],
+            {"mb": 4},
+        ),
+        sdsc("neg", sizes, [T("out mb", "out", 0), T("out mb", "out", 3)], {"mb": 4}),
+    ]
+    inputs, result = check(load(write_files(tmp_path, files)))
+    values = dl16.decode(dl16.encode(inputs["1.Tensor0"].astype(np.float32)))
+    fill = dl16.decode(dl16.encode(np.float32(inputs["0.Tensor0"])))
+    want = np.concatenate([-values, np.full((48, 256), -fill)])
+    assert np.array_equal(result.outputs["2.Tensor1"], want)
 
 
 def test_concatenation_writes_parts_of_one_buffer(tmp_path: Path) -> None:
@@ -221,6 +272,14 @@ def test_other_spellings() -> None:
         'symbol_ids=[-1,-2,-3,-4], "sdsc_filename" = "sdsc_0.json"',
     )
     assert changed != text and parse_bundle(changed) == plain
+
+
+def test_sizes_that_are_given_at_launch_are_named() -> None:
+    text = looped(2, 128).replace(
+        "!sdscbundle.input_arg<index>) {", "!sdscbundle.input_arg<index, granularity=4, max_value=64>) {"
+    )
+    with pytest.raises(UnsupportedOp, match="granularity=4, max_value=64>' is a size given at launch"):
+        parse_bundle(text)
 
 
 def test_too_many_executions() -> None:

@@ -54,10 +54,10 @@ def test_check_lists_broken_rules(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_bad_files(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.json").write_text(text)
     for command in ("check", "explain", "run", "dump"):
-        assert main([command, str(tmp_path / "x.json")]) == 2
+        assert main([command, str(tmp_path / "x.json")]) == 1
         error = capsys.readouterr().err
         assert "InvalidProgram" in error and message in error
-    assert main(["check", str(tmp_path)]) == 2
+    assert main(["check", str(tmp_path)]) == 1
     assert "Bundle not found" in capsys.readouterr().err
     assert main(["check", str(tmp_path / "nowhere")]) == 2
 
@@ -82,10 +82,15 @@ def test_run_on_given_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert main(["run", path, "--output", out, "--verify", "--inputs", *inputs]) == 0
         assert "agrees with NumPy" in capsys.readouterr().out
         np.testing.assert_allclose(np.load(out)["Tensor2"], a + b, atol=0.02)
+        assert main(["run", "--verify", "--inputs", *inputs, path]) == 0
+        assert main(["run", *(f"--inputs={name}" for name in inputs), path, "--verify"]) == 0
+        assert "DIFFERS" not in capsys.readouterr().out
     assert main(["run", path, "--inputs", str(tmp_path / "a.npy")]) == 2
     assert "['Tensor1'] are missing; it takes Tensor0 [64, 256]" in capsys.readouterr().err
     assert main(["run", path, "--inputs", path]) == 2
     assert "no .npy or .npz file" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", path, "--inputs"])
 
 
 def test_run_with_wrong_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,10 +106,16 @@ def test_run_bundle_with_intermediates(tmp_path: Path, capsys: pytest.CaptureFix
     assert "intermediate 2.Tensor1 64x256" in out and "output 4.Tensor2 64x256" in out
 
 
-@pytest.mark.parametrize(("form", "part"), [("ktir", "ktdp.load"), ("program", "MATMUL"), ("json", "0_batchmatmul")])
+@pytest.mark.parametrize(
+    ("form", "part"),
+    [("ktir", "ktdp.load"), ("program", "MATMUL"), ("explain", "estimated time"), ("json", "0_batchmatmul")],
+)
 def test_dump(form: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dump", "--form", form, str(file(tmp_path, "batchmatmul"))]) == 0
-    assert part.lower() in capsys.readouterr().out.lower()
+    text = capsys.readouterr().out
+    assert part.lower() in text.lower()
+    assert main(["dump", form, str(file(tmp_path, "batchmatmul"))]) == 0
+    assert capsys.readouterr().out == text
 
 
 def test_fragment_of_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 import pytest
+from sdsc_files import rows, sdsc
 from test_sdsc_ops import CASES
 
 from torch_spyre.errors import InvalidProgram, UnsupportedOp
@@ -117,6 +118,33 @@ def test_mask_constant_is_found_by_name() -> None:
 
 
 METADATA = "symbolicDimInfo_ maxSymbolicVolume_ coreletSplit_ rowSplit_ peSfpSplit_ paddingSizes_".split()
+
+
+def test_arrangements_of_elements_in_more_than_two_levels() -> None:
+    """They say how lanes are interleaved, which here they never are; the levels must still count the slice."""
+    made = sdsc("identity", {"mb": 64, "out": 256}, [rows(0), rows(1)])
+    data = json.loads(json.dumps(made.to_json()))
+    _, dsc = parts(data)
+    folds = dsc["scheduleTree_"][0]["coordinates_"]["coordInfo"]["out"]["folds"]
+    levels = [(4, 64), (4, 8), (2, 32), (8, 1)]
+    folds["dim_prop_attr"][3:] = [{"factor_": n, "label_": f"elem_arr_{3 - i}"} for i, (n, _) in enumerate(levels)]
+    folds["dim_prop_func"][3:] = [{"Affine": {"alpha_": alpha, "beta_": 0}} for _, alpha in levels]
+    SuperDSC.from_json(data).verify()
+    folds["dim_prop_attr"][3]["factor_"] = 3
+    with pytest.raises(InvalidProgram, match=r"\[folds\] Tensor0: dim out: levels of .* elements, a slice has 256"):
+        SuperDSC.from_json(data).verify()
+
+
+def test_a_tensor_that_says_how_it_is_split() -> None:
+    """The split of the op may be repeated; another one means a move between cores, which nothing else here says."""
+    data = json.loads(json.dumps(sdsc("identity", {"mb": 64, "out": 256}, [rows(0), rows(1)], {"mb": 4}).to_json()))
+    top, dsc = parts(data)
+    coordinates = dsc["scheduleTree_"][0]["coordinates_"]
+    coordinates["coreIdToWkSlice_"] = top["coreIdToWkSlice_"]
+    SuperDSC.from_json(data).verify()
+    coordinates["coreIdToWkSlice_"] = {"0": {"mb": 1}, "1": {"mb": 0}}
+    with pytest.raises(UnsupportedOp, match=r"coreIdToWkSlice_: core 0 has {'mb': 1} of this tensor, and works on"):
+        SuperDSC.from_json(data)
 
 
 def test_empty_metadata_beside_sizes() -> None:

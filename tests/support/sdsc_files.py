@@ -11,7 +11,7 @@ from typing import Any
 
 from torch_spyre.ir.superdsc.constant_formats import encode, stick_elements, word_bytes
 from torch_spyre.ir.superdsc.rules import derive_folds
-from torch_spyre.ir.superdsc.schema import Allocation, Compute, Constant, LabeledDs, Primary, SuperDSC
+from torch_spyre.ir.superdsc.schema import Allocation, Compute, Constant, LabeledDs, Primary, SuperDSC, Window
 
 SEGMENT = 16 << 30
 FP16, FP32, FP8, INT32, UINT32 = "SEN169_FP16", "IEEE_FP32", "SEN143_FP8", "IEEE_INT32", "SENUINT32"
@@ -29,7 +29,8 @@ class T:
     lacks: Mapping[str, int] = field(default_factory=dict)
     format: str = FP16
     gap: Mapping[str, int] = field(default_factory=dict)
-    table: str = ""  # gathered dim
+    table: str = ""  # gathered dims
+    windows: str = ""  # dims that are read through windows
     index: bool = False
     stick_sizes: tuple[int, ...] = ()
 
@@ -62,6 +63,7 @@ def sdsc(
     unit: str = "sfp",
     index: int = 0,
     parts: Mapping[str, int] | None = None,
+    windows: Mapping[str, Window] | None = None,
 ) -> SuperDSC:
     """The last tensor is the result. `mask` gives the valid elements of padded dims."""
     slices = {d: (splits or {}).get(d, 1) for d in sizes}
@@ -90,8 +92,9 @@ def sdsc(
                 {},
                 {},
                 gaps or None,
-                {t.table: 1} if t.table else {},
+                dict.fromkeys(t.table.split(), 1),
                 "value_tensor" if t.table else "index_tensor" if t.index else "no_indirection",
+                windows=tuple(t.windows.split()),
             )
         )
     indices = tuple(i for i, t in enumerate(tensors) if t.index)
@@ -112,6 +115,7 @@ def sdsc(
         0 if mask and accumulate else -1,
         tuple(Constant(n, constant_format, encode(v, constant_format)) for n, v in (constants or {}).items()),
         {d: n for d, n in last.items() if n != core_sizes[d]},
+        windows=dict(windows or {}),
     )
     placed = []
     for i, (node, t) in enumerate(zip(made.allocations, tensors, strict=True)):

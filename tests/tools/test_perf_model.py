@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 from effort import python_calls
 
+from torch_spyre import knobs
+from torch_spyre._inductor.planning.plan_options import PlanOptions
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.backend.program.assembler import Program
 from torch_spyre.errors import InvalidArgument
@@ -77,9 +79,29 @@ def test_lx_share_moves_bad_splits_and_not_good_ones() -> None:
     good = survey(program(plans.matmul(1, 2048, 2048, 2048, (1, 8, 4, 1), 32)))
     bad = survey(program(plans.matmul(1, 8192, 2048, 2048, (1, 32, 1, 1), 32)))
     spyre = devices.load()
-    wide = spyre.with_values(matmul__lx_fraction=0.8)
+    wide = spyre.with_values(cores__lx_fraction=0.8)
     assert price(bad, wide).duration_ns < 0.7 * price(bad, spyre).duration_ns
     assert price(good, wide).duration_ns > 0.8 * price(good, spyre).duration_ns
+
+
+def micros(kernel: Kernel) -> float:
+    return estimate(program(kernel)).duration_ns / 1e3
+
+
+@pytest.mark.parametrize(
+    ("rows", "split", "least", "most"), [(512, (1, 4, 8, 1), 1.5, 2.1), (1, (1, 1, 32, 1), 1.8, 3)]
+)
+def test_weights_whose_rows_are_contiguous_are_slow(
+    rows: int, split: tuple[int, ...], least: float, most: float
+) -> None:
+    """On the card 1587 us instead of 899 at 512 rows, 1835 instead of some 700 at one."""
+    columns, by_rows = (plans.matmul(1, rows, 4096, 12800, split, 32, weight_rows=r) for r in (False, True))
+    assert least <= micros(by_rows) / micros(columns) <= most
+
+
+def test_half_of_the_cores_stream_a_shared_weight_as_fast_as_all() -> None:
+    half, all_cores = (plans.matmul(1, 64, 4096, 12800, (1, 4, n, 1), 4 * n) for n in (4, 8))
+    assert micros(half) == pytest.approx(micros(all_cores), rel=0.03)
 
 
 def test_two_halves_of_memory() -> None:
@@ -125,3 +147,14 @@ def test_devices_command_lists_every_constant(capsys: pytest.CaptureFixture[str]
     for name in devices.load().constants:
         assert listed.count(f"  {name} ") == 2
     assert main(["devices", "nothing"]) == 2
+
+
+def test_planner_and_clock_share_the_lx_fraction() -> None:
+    """The knob sets up the real card; a card that is assumed says it itself."""
+    assert devices.load()["cores.lx_fraction"] == devices.load("spyre")["cores.lx_fraction"]
+    with knobs.patch(dxp_lx_frac_avail=0.5):
+        assert devices.load()["cores.lx_fraction"] == PlanOptions.from_knobs().lx_share == 0.5
+        assert devices.load("spyre")["cores.lx_fraction"] == 0.2
+        with devices.assume(devices.load("spyre").with_values(cores__lx_fraction=0.75, cores__lx=2.0**20)):
+            assert devices.load()["cores.lx_fraction"] == 0.75
+            assert PlanOptions.from_knobs().room == (1 << 20) // 4

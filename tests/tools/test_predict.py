@@ -17,9 +17,9 @@ import torch.nn.functional as F
 
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.perf import device as devices
-from torch_spyre.predict import cli, configs, coverage, decoder_parts, model, whatif
-from torch_spyre.predict.configs import ModelConfig
-from torch_spyre.predict.model import Part, Request
+from torch_spyre.predict import cli, configs, coverage, decoder_parts, model, passes, whatif
+from torch_spyre.predict.dimensions import ModelConfig
+from torch_spyre.predict.passes import Part, Request
 
 TINY = ModelConfig("tiny", 128, 3, 4, 2, 64, 256, 512)
 REQUEST = Request(1, 64, 2)
@@ -42,6 +42,10 @@ REQUEST = Request(1, 64, 2)
         ("qwen-3-30b-a3b", 30.53),
         ("phi-4", 14.66),
         ("gemma-3-27b", 27.01),
+        ("granite-4-h-tiny", 6.939),
+        ("granite-4-h-small", 32.21),
+        ("smollm2-135m", 0.1345),
+        ("mistral-small-24b", 23.57),
     ],
 )
 def test_published_sizes(name: str, billions: float) -> None:
@@ -138,9 +142,9 @@ def test_a_compiled_layer_computes_on_the_card() -> None:
 
 def test_experts_share_the_tokens() -> None:
     c = configs.find("mixtral-8x7b")
-    assert model.spread(c, 1) == (2, 1)
-    assert model.spread(c, 512) == (8, 128)
-    parts = {p.kind: n for p, n in model.passes(c, Request(1, 512, 0))[0].counts.items()}
+    assert passes.spread(c, 1) == (2, 1)
+    assert passes.spread(c, 512) == (8, 128)
+    parts = {p.kind: n for p, n in passes.passes(c, Request(1, 512, 0))[0].counts.items()}
     assert parts == {"embedding": 1, "routed": 32, "expert": 8 * 32, "head": 1}
 
 
@@ -165,7 +169,7 @@ def test_memory_of_llama() -> None:
 
 def test_prompts_one_after_another_or_together() -> None:
     c = configs.find("llama-3.1-8b")
-    one, together = (model.passes(c, Request(4, 512, 0, t))[0] for t in (False, True))
+    one, together = (passes.passes(c, Request(4, 512, 0, t))[0] for t in (False, True))
     assert one.times == 4 and {p.batch for p in one.counts} == {1}
     assert together.times == 1 and {p.batch for p in together.counts} == {4}
 
@@ -203,6 +207,10 @@ def test_the_same_request_gives_the_same_time(tiny: model.Prediction) -> None:
 
 def test_every_class_that_counts_as_checked_has_rows() -> None:
     assert all(e.rows > 0 and 0 <= e.median < 1 for e in coverage.errors().values())
+    known = coverage.errors()["batched"].mean
+    assert coverage.expected_error({"batched": 3.0}) == pytest.approx(known)
+    half = coverage.expected_error({"batched": 1.0, f"{coverage.UNCHECKED}: sort": 1.0})
+    assert half == pytest.approx((known + coverage.UNCHECKED_ERROR) / 2)
     assert "weight streaming" in coverage.errors()
 
 
@@ -213,7 +221,8 @@ def test_settings() -> None:
     changed = whatif.described(None, ["memory.bandwidth=300", "cores.clock=2"])
     assert changed["memory.bandwidth"] == 300 and changed["cores.clock"] == 2
     assert whatif.described("half_spyre", [])["cores.count"] == 16
-    for wrong in ("memory.bandwidth", "memory.bandwidth=fast", "memory.bandwidth=-1", "memory.speed=2"):
+    wrong_ones = ("", "=fast", "=-1", "=0", "=nan", "=inf")
+    for wrong in (*(f"memory.bandwidth{text}" for text in wrong_ones), "memory.speed=2"):
         with pytest.raises(InvalidArgument):
             whatif.described(None, [wrong])
     with pytest.raises(InvalidArgument, match="32 cores"), whatif.assumed(whatif.described(None, ["cores.count=64"])):

@@ -104,6 +104,7 @@ def test_an_index_out_of_range(model: ModuleType) -> None:
         torch.spyre.reset()
     text = str(failed.value)
     assert "index 44 lies outside [0, 10)" in text and "(GATHER) on core" in text
+    assert "compare the smallest and largest index with the size of the indexed dim" in text
     assert "aten.index.Tensor" in text and place(model, 10, "outside") in text and "spyre_kernel_0" in text
 
 

@@ -65,6 +65,43 @@ def test_another_process_sees_the_card(child: subprocess.Popen[str]) -> None:
     assert str(child.pid) in table and "spyre:0" in table and "4.0 MiB" in table
 
 
+RANK = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group(rank=int(sys.argv[2]), world_size=2, store=dist.FileStore(sys.argv[1], 2))
+x = torch.ones(4, 64, dtype=torch.float16, device="spyre")
+dist.all_reduce(x)
+torch.spyre.synchronize()
+from torch_spyre.device import publish
+publish.publish()
+print("ready", flush=True)
+sys.stdin.readline()
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_links_and_traffic(runtime_dir: Path, tmp_path: Path) -> None:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", RANK, str(tmp_path / "store")]
+    ranks = [subprocess.Popen([*command, str(r)], stdin=pipe, stdout=pipe, text=True) for r in range(2)]
+    try:
+        assert [process.stdout and process.stdout.readline() for process in ranks] == ["ready\n"] * 2
+        groups = {group["pid"]: group for group in json.loads(run("--json"))["groups"]}
+        for number, process in enumerate(ranks):
+            group = groups[process.pid]
+            assert (group["rank"], group["ranks"], group["collectives"]) == (number, [0, 1], 1)
+            assert sorted(group["links"]) == ["itself", "shared memory"]
+            assert (group["sent_bytes"], group["received_bytes"]) == (512, 512)
+        table = run()
+        assert "1 shared memory" in table and "0 of 2" in table and "1 of 2" in table
+        for process in ranks:
+            process.communicate("\n", timeout=1500)
+        assert [process.returncode for process in ranks] == [0, 0]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
 def test_the_file_goes_when_the_process_ends(child: subprocess.Popen[str], runtime_dir: Path) -> None:
     assert (runtime_dir / f"{child.pid}.json").exists()
     child.communicate("\n", timeout=1500)

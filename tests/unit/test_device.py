@@ -44,6 +44,20 @@ def test_import_torch_brings_the_device_and_starts_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("first", ["import torch", "import torch._dynamo"])
+def test_dynamo_knows_the_device_before_anything_is_compiled(first: str) -> None:
+    done = run_python(
+        f"""
+        {first}
+        from torch._dynamo.device_interface import get_interface_for_device
+        assert get_interface_for_device("spyre").device_count() == 1
+        assert get_interface_for_device(torch.device("spyre:0")).current_device() == 0
+        assert not torch.spyre.is_initialized()
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_autoload_is_fast() -> None:
     done = run_python(
         """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # pytest tests/unit/test_docs_paths.py
-"""Files that pages and comments name exist."""
+"""Files that pages and comments name exist, and the index names all pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("torch_spyre", "tests", "docs", "examples", "benchmarks")
+PARTS = ("torch_spyre", "sdk", "tests", "docs", "examples", "benchmarks")
 NAMED = re.compile(r"(?<![\w./<-])((?:[\w-]+/)+[\w-]+\.(?:py|cpp|h|md|toml|def))\b")
 MADE = re.compile(r"kernel_repro\.py|first/table\.md|^inductor/")  # by a run, or a file of PyTorch's
 
@@ -27,3 +27,8 @@ def test_named_files_exist() -> None:
         if name not in ends and not MADE.search(name) and not ((ROOT / file).parent / name).exists()
     ]
     assert not missing
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"({page.name})" not in index] == ["index.md"]

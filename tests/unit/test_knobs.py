@@ -155,7 +155,8 @@ def test_page_is_up_to_date() -> None:
 
 def _sources() -> dict[Path, str]:
     suffixes = {".py", ".cpp", ".h", ".cc"}
-    files = (path for path in PACKAGE.rglob("*") if path.suffix in suffixes and path not in TABLE_FILES)
+    every = (path for folder in (PACKAGE, ROOT / "sdk") for path in folder.rglob("*"))
+    files = (path for path in every if path.suffix in suffixes and path not in TABLE_FILES)
     return {path: path.read_text() for path in files}
 
 

@@ -34,9 +34,37 @@ def test_warns_once_with_the_users_line_and_counts() -> None:
         x.lgamma()
     ours = [w for w in seen if issubclass(w.category, fallbacks.FallbackWarning)]
     assert len(ours) == 1 and ours[0].filename == __file__
+    for part in (
+        "it has no device operation yet (",
+        "torch_spyre.report()",
+        "SPYRE_FALLBACK=0",
+        "SPYRE_FALLBACK_WARN=0",
+    ):
+        assert part in str(ours[0].message).partition("falling back to cpu: ")[2]
     (row,) = torch_spyre.report()
     assert (row.op, row.calls, row.moved_bytes) == ("aten.lgamma.default", 2, 2 * (12 + 12))
     assert "aten.lgamma.default" in str(torch_spyre.report())
+
+
+def test_no_warning_before_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the host refuses did not fall back, be it for its arguments or because the card cannot hold the result."""
+    x = card(4, 1, 1, 3).reshape(2, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fallbacks.FallbackWarning)
+        with pytest.raises(RuntimeError, match="dtype"):
+            torch.linalg.solve(x, x.half())
+        with pytest.raises(UnsupportedOp, match="cannot be on the card"):
+            torch.linalg.eigvals(x)
+    assert list(torch_spyre.report()) == []
+
+
+def test_a_warning_as_an_error_leaves_the_arguments() -> None:
+    x = card(3, 1, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fallbacks.FallbackWarning)
+        with pytest.raises(fallbacks.FallbackWarning):
+            x.lgamma_()
+    assert x.tolist() == [3, 1, 2]
 
 
 def test_counts_without_a_warning_on_request() -> None:

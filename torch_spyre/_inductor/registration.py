@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._dynamo.device_interface import register_interface_for_device
 from torch._inductor.codegen.common import register_backend_for_device, register_device_op_overrides
 
 from torch_spyre._inductor import config, decompositions
@@ -22,7 +21,6 @@ from torch_spyre._inductor.codegen import (
 from torch_spyre._inductor.lowering import entries, recompute
 from torch_spyre._inductor.lowering.view_writes import ViewWrites
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.device.interface import SpyreInterface
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.patches import applied
 
@@ -53,7 +51,6 @@ def _register() -> None:
         device_custom_pass=ViewWrites(),
         device_custom_config=config,
     )
-    register_interface_for_device(DEVICE_NAME, SpyreInterface)
     register_device_op_overrides(DEVICE_NAME, SpyreDeviceOpOverrides())
     register_groups()
     entries.register()

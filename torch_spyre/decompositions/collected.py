@@ -265,6 +265,16 @@ def _clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
     return low if max is None else aten.clamp_max(low, max)
 
 
+def _shift_of_bools(shift: Any) -> Decomposition:
+    """PyTorch's shape function of ``x << 1`` refuses bools, which its kernels take as whole numbers."""
+
+    def shifted(x: Any, count: Any) -> Any:
+        given = [v.dtype for v in (x, count) if isinstance(v, torch.Tensor)]
+        return shift(x, count) if torch.bool in given else NotImplemented
+
+    return shifted
+
+
 TABLE: dict[Any, Decomposition] = {
     **embedding_bags.TABLE,
     **fake_quantize.TABLE,
@@ -281,6 +291,10 @@ TABLE: dict[Any, Decomposition] = {
     **fixed_steps.TABLE,
     **resampling.TABLE,
     **scatters.TABLE,
+    aten.__lshift__.Scalar: _shift_of_bools(torch.bitwise_left_shift),
+    aten.__lshift__.Tensor: _shift_of_bools(torch.bitwise_left_shift),
+    aten.__rshift__.Scalar: _shift_of_bools(torch.bitwise_right_shift),
+    aten.__rshift__.Tensor: _shift_of_bools(torch.bitwise_right_shift),
     aten._safe_softmax.default: safe_softmax,
     aten.addbmm.default: _addbmm,
     aten.clamp.default: _clamp,

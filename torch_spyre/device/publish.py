@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ _started_pid = 0
 _wake = threading.Event()
 _path: Path | None = None
 _first_device = 0
+# What other parts of the package add to the record: key -> function.
+sections: dict[str, Callable[[], Any]] = {}
 
 
 def start() -> None:
@@ -83,6 +86,7 @@ def record() -> dict[str, Any]:
         "name": _process_name(),
         "time": time.time(),
         "cards": [_card(i) for i in _open_cards()],
+        **{key: section() for key, section in sections.items()},
     }
 
 

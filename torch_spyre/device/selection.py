@@ -24,5 +24,8 @@ def device_index(device: Any = None) -> int:
             raise InvalidArgument(f"expected a {DEVICE_NAME} device, got {parsed}")
         index = _C.current_device() if parsed.index is None else parsed.index
     if not 0 <= index < _C.device_count():
-        raise InvalidArgument(f"Device index {index} out of range [0, {_C.device_count()})")
+        raise InvalidArgument(
+            f"Device index {index} out of range [0, {_C.device_count()}); AIU_WORLD_SIZE says how many cards there "
+            "are, and SPYRE_DEVICES which of them are seen; set them before the process starts"
+        )
     return index

@@ -24,6 +24,7 @@ _LIGHTNING = (("lightning.pytorch", "lightning.fabric"), ("pytorch_lightning", "
 ACCEPT = {
     "safetensors": "safetensors.open_onto_the_card",
     "transformers.generation.utils": "generation.accept_cards",
+    "transformers.distributed.utils": "transformers.name_backend",
     "torchvision.extension": "torchvision.name_missing_ops",
 }
 # These also make it the choice where the caller names none.

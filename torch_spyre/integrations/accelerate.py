@@ -7,17 +7,21 @@ accelerate asks one function per vendor (`is_xpu_available`, `is_npu_available`,
 
 from __future__ import annotations
 
+import os
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from torch_spyre import knobs
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.integrations import choice
 
 
 def choose_card(module: ModuleType) -> None:
-    """`accelerate.state`: the device where no other one is found. ``cpu=True`` and ACCELERATE_USE_CPU go before."""
+    """`accelerate.state`: the device where no other one is found, and one card for each process of a launcher.
+    ``cpu=True`` and ACCELERATE_USE_CPU go before. Several cards are "MULTI_GPU" to it: the kind that its lists of
+    devices with collectives know."""
     original = vars(module.PartialState)["default_device"].fget
 
     def default_device(self: Any) -> torch.device:
@@ -25,17 +29,28 @@ def choose_card(module: ModuleType) -> None:
         chosen = choice.card()
         return device if device.type != "cpu" or chosen is None else chosen
 
-    def alone(prepare: Any) -> Any:
+    def with_collectives(prepare: Any) -> Any:
         def _prepare_backend(self: Any, cpu: bool = False, *args: Any, **kwargs: Any) -> Any:
             backend, kind = prepare(self, cpu, *args, **kwargs)
-            if kind == module.DistributedType.NO and not cpu and choice.card() is not None:
-                choice.refuse_several_processes("accelerate")
+            launched = "LOCAL_RANK" in os.environ and knobs.get("started_processes") > 1
+            if kind == module.DistributedType.NO and not cpu and launched and choice.card() is not None:
+                return choice.GROUP_BACKEND, module.DistributedType.MULTI_GPU
             return backend, kind
 
         return _prepare_backend
 
+    def with_card(setting: Any) -> Any:
+        def set_device(self: Any) -> None:
+            if self.device is None and self.backend == choice.GROUP_BACKEND:
+                self.device = torch.device(DEVICE_NAME, self.local_process_index)
+                torch.accelerator.set_device_index(self.local_process_index)
+            setting(self)
+
+        return set_device
+
     module.PartialState.default_device = property(default_device, doc=original.__doc__)
-    choice.replace_method(module.PartialState, "_prepare_backend", alone)
+    choice.replace_method(module.PartialState, "_prepare_backend", with_collectives)
+    choice.replace_method(module.PartialState, "set_device", with_card)
 
 
 def train_in_fp16(module: ModuleType) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from torch_spyre import knobs
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.errors import UnsupportedOp
 
+# What a library hands to init_process_group: collectives on tensors of the host and of cards.
+GROUP_BACKEND = f"cpu:gloo,{DEVICE_NAME}:spyreccl"
 _LIBRARIES = ("accelerate", "diffusers", "peft", "sentence_transformers", "transformers", "trl")
 
 
@@ -29,16 +29,6 @@ def card() -> torch.device | None:
 
 def is_card(device: Any) -> bool:
     return isinstance(device, torch.device) and device.type == DEVICE_NAME
-
-
-def refuse_several_processes(library: str) -> None:
-    """Without collectives each process would train a model of its own, and nobody would notice."""
-    processes = knobs.get("started_processes")
-    if processes > 1:
-        raise UnsupportedOp(
-            f"{library} was started with WORLD_SIZE={processes}, but spyre has no collective operations: start one "
-            "process, or train on the CPU"
-        )
 
 
 def replace_function(module: ModuleType, name: str, make: Callable[[Any], Any]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torch_spyre import knobs
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import InvalidArgument, UnsupportedOp
 from torch_spyre.integrations import choice
@@ -96,6 +97,17 @@ def choose_in_fabric(module: ModuleType) -> None:
     _change_connector(module._Connector, module)
 
 
+def _refuse_several_processes() -> None:
+    """Lightning's strategies for several processes do not know the card; without one each process would train a model
+    of its own, and nobody would notice."""
+    processes = knobs.get("started_processes")
+    if processes > 1:
+        raise UnsupportedOp(
+            f"Lightning was started with WORLD_SIZE={processes}, but trains on one spyre card only: start one process, "
+            "or use accelerate, Trainer or torch.nn.parallel.DistributedDataParallel for several"
+        )
+
+
 def _has_plugin(connector: Any) -> bool:
     names = ("_precision_plugin_flag", "_precision_instance")
     return any(getattr(connector, name, None) is not None for name in names)
@@ -115,7 +127,7 @@ def _change_connector(connector: Any, module: ModuleType) -> None:
         def _choose_strategy(self: Any) -> Any:
             if self.accelerator.name() != DEVICE_NAME:
                 return original(self)
-            choice.refuse_several_processes("Lightning")
+            _refuse_several_processes()
             return module.SingleDeviceStrategy(device=self._parallel_devices[0])
 
         return _choose_strategy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers on the card: `TrainingArguments`, `Trainer`, `pipeline`.
+"""transformers on the card: `TrainingArguments`, `Trainer`, `pipeline`, ``tp_plan``.
 
 Like accelerate, it asks one function per vendor. Missing hook for all of this: ``torch.accelerator``.
 """
@@ -27,6 +27,11 @@ def know_bfloat16(module: ModuleType) -> None:
         return is_torch_bf16_gpu_available
 
     choice.replace_function(module, "is_torch_bf16_gpu_available", with_card)
+
+
+def name_backend(module: ModuleType) -> None:
+    """`transformers.distributed.utils`: ``tp_plan="auto"`` makes a process group by a table of backends."""
+    module.DISTRIBUTED_BACKEND_MAP.setdefault(DEVICE_NAME, choice.GROUP_BACKEND)
 
 
 def choose_card(module: ModuleType) -> None:

@@ -9,14 +9,19 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from torch_spyre.errors import InvalidArgument, SpyreError
+from torch_spyre.errors import InvalidArgument, SpyreError, exit_status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    other = _commands_of_others().get(given[0]) if given else None
+    if other is not None:
+        return int(other.load()(given[1:]))
+    options = parse(_parser(), given)
     if getattr(options, "sanitize", False):
         os.environ["SPYRE_SANITIZE"] = "1"  # read when the card is opened
     status = 0
@@ -25,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.action(file, options)
         except SpyreError as error:
             print(f"{file}: {type(error).__name__}: {error}", file=sys.stderr)
-            status = 1
+            status = max(status, exit_status(error))
     if getattr(options, "sanitize", False):
         from torch_spyre import sanitizer  # late: start-up
 
@@ -33,8 +38,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _commands_of_others() -> dict[str, EntryPoint]:
+    """Commands of front ends, which stand above this package: functions of the arguments that follow their names."""
+    return {point.name: point for point in entry_points(group="torch_spyre.ktir_commands")}
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a command on files. The form that ``dump`` prints may also stand before the files."""
+    options = parser.parse_args(argv)
+    if options.files[0] in getattr(options, "forms", ()) and not Path(options.files[0]).exists():
+        options.form = options.files.pop(0)
+        if not options.files:
+            parser.error(f"dump {options.form} of which file?")
+    return options
+
+
+def add_forms(dump: argparse.ArgumentParser, *forms: str) -> None:
+    dump.add_argument("--form", choices=forms, default=forms[0], help=f"which one (default {forms[0]})")
+    dump.set_defaults(forms=forms)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spyre-ktir", description="Check, run, time and dump KTIR files.")
+    others = ", ".join(_commands_of_others())
+    parser = argparse.ArgumentParser(
+        prog="spyre-ktir",
+        description="Check, run, time and dump KTIR files.",
+        epilog=f"commands of front ends: {others}" if others else None,
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, action, text in (
         ("check", _check, "parse, verify, check the rules and compile"),
@@ -45,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(action=action)
         if name == "dump":
-            command.add_argument("what", choices=("ktir", "program", "explain"), help="which form")
+            add_forms(command, "ktir", "program", "explain")
         command.add_argument("files", nargs="+", metavar="file")
         command.add_argument("-f", "--function", help="the function, if a file has several (check: all of them)")
         command.add_argument("--strict", action="store_true", help="refuse older spellings and accesses out of range")
@@ -119,12 +149,12 @@ def _check(file: str, options: argparse.Namespace) -> None:
 
 def _dump(file: str, options: argparse.Namespace) -> None:
     module = _load(file, options)
-    if options.what == "ktir":
+    if options.form == "ktir":
         print(module.text, end="")
         return
     function = module.function(options.function)
     values = _integers(function, _scalars(function, options))
-    if options.what == "program":
+    if options.form == "program":
         print(module.compile(function.name, **values).explain())
     else:
         print(module.explain(function.name, **values), end="")

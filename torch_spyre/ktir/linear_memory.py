@@ -11,16 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.errors import InvalidArgument, UnsupportedOp
+from torch_spyre.errors import InvalidArgument, Overflow, UnsupportedOp
 from torch_spyre.formats import BYTES, ELEMS_PER_STICK
-from torch_spyre.ir.ktir.signatures import Shape
+
+if TYPE_CHECKING:
+    from torch_spyre.ir.ktir.signatures import Shape  # it imports xDSL, which launches do without
 
 # Element type of a view to the host dtype of a tensor that the card stores in the same format.
 _DTYPES: dict[str, torch.dtype] = {
@@ -42,11 +44,19 @@ _DTYPES: dict[str, torch.dtype] = {
 }
 
 
+_INT32 = torch.iinfo(torch.int32)
+
+
 def dtype_of(element: str) -> torch.dtype:
     try:
         return _DTYPES[element]
     except KeyError:
         raise UnsupportedOp(f"views of {element}; a tensor can be given for {', '.join(_DTYPES)}") from None
+
+
+def format_name(dtype: torch.dtype) -> str:
+    """The format in which the card stores a host dtype."""
+    return str(_C.get_device_dtype(dtype).name)
 
 
 def linear_layout(elements: int, dtype: torch.dtype) -> _C.SpyreTensorLayout:
@@ -135,14 +145,22 @@ def lies_so(tensor: torch.Tensor, placement: Placement) -> bool:
     return layout.device_bytes() >= placement.elements * BYTES[fmt.name]
 
 
-def put(tensor: torch.Tensor, placement: Placement, device: torch.device) -> torch.Tensor:
+def check_integers(name: str, tensor: torch.Tensor) -> None:
+    """The card stores 64-bit integers of the host in 32 bits."""
+    if tensor.dtype is not torch.int64 or not tensor.is_cpu or not tensor.numel():
+        return
+    array = tensor.detach().numpy()
+    least, most = int(array.min()), int(array.max())
+    if least < _INT32.min or most > _INT32.max:
+        raise Overflow(
+            f"argument {name} holds {most if most > _INT32.max else least}, which lies outside int32, which is how the "
+            f"card stores integers; keep values in [{_INT32.min}, {_INT32.max}]"
+        )
+
+
+def put(name: str, tensor: torch.Tensor, placement: Placement, device: torch.device) -> torch.Tensor:
     """A linear buffer on the card that holds the tensor; the gaps between its elements are 0."""
-    if tensor.device.type != DEVICE_NAME:
-        host = torch.zeros(max(placement.elements, 1), dtype=placement.dtype)
-        if tensor.numel():
-            host.as_strided(tensor.shape, placement.strides).copy_(tensor)
-        buffer = empty_linear(placement.elements, placement.dtype, device)
-        return buffer.copy_(host)
+    check_integers(name, tensor)
     buffer = empty_linear(placement.elements, placement.dtype, device)
     if placement.elements > tensor.numel():
         buffer.zero_()
@@ -153,20 +171,24 @@ def put(tensor: torch.Tensor, placement: Placement, device: torch.device) -> tor
 
 def take(buffer: torch.Tensor, tensor: torch.Tensor, placement: Placement) -> None:
     """Writes the contents of the buffer back into the tensor."""
-    if not tensor.numel():
-        return
-    source = buffer if tensor.device.type == DEVICE_NAME else buffer.cpu()
-    tensor.copy_(source.as_strided(tensor.shape, placement.strides))
+    if tensor.numel():
+        tensor.copy_(buffer.as_strided(tensor.shape, placement.strides))
+
+
+def as_array(name: str, value: Any) -> Any:
+    """What is given for an address: a tensor or a NumPy array."""
+    if not isinstance(value, torch.Tensor | np.ndarray):
+        raise InvalidArgument(
+            f"argument {name} is a base address: give a tensor or a NumPy array, not {type(value).__name__}"
+        )
+    return value
 
 
 def as_tensor(name: str, value: Any) -> torch.Tensor:
     """The tensor behind an argument. A NumPy array shares its memory, except where PyTorch cannot express that."""
+    value = as_array(name, value)
     if isinstance(value, torch.Tensor):
         return value
-    if not isinstance(value, np.ndarray):
-        raise InvalidArgument(
-            f"argument {name} is a base address: give a tensor or a NumPy array, not {type(value).__name__}"
-        )
     try:
         return torch.from_numpy(value if is_shared(value) else value.copy())
     except TypeError as error:
@@ -187,15 +209,15 @@ def write_back(name: str, value: Any, tensor: torch.Tensor) -> None:
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """True if two tensors may share bytes."""
-    if a.device != b.device or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+    """True if two tensors may share bytes. Tensors of slices of one array have storages of their own."""
+    if a.device != b.device or math.prod(a.shape) == 0 or math.prod(b.shape) == 0:
         return False
-    if math.prod(a.shape) == 0 or math.prod(b.shape) == 0:
+    if not a.is_cpu and a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
         return False
     (a0, a1), (b0, b1) = (_range(t) for t in (a, b))
     return a0 < b1 and b0 < a1
 
 
 def _range(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.storage_offset() * tensor.element_size()
+    start = tensor.data_ptr() if tensor.is_cpu else tensor.storage_offset() * tensor.element_size()
     return start, start + _span(tensor.shape, tensor.stride()) * tensor.element_size()

@@ -21,6 +21,7 @@ from torch_spyre.ir.ktir.signatures import Function, Shape, View
 from torch_spyre.ir.ktir.text import parse
 from torch_spyre.ktir import linear_memory
 from torch_spyre.ktir.linear_memory import Placement
+from torch_spyre.ktir.move_text import move
 from torch_spyre.runtime import driver
 
 _BYTE = torch.int8
@@ -51,7 +52,7 @@ class SharedMemory:
         self.buffer = linear_memory.empty_linear(size, _BYTE, device)
         self.buffer.zero_()
         views = [(view, shape) for view in function.literals if (shape := view.shape(known)) is not None]
-        written = _written_views(function)
+        written = written_views(function)
         self._seats = []
         self.written: set[int] = set()  # addresses whose tensors the function stores to
         for address, tensor in tensors.items():
@@ -63,7 +64,7 @@ class SharedMemory:
                 address * unit // _width(view.element),
                 shape.strides if shape.sizes == tuple(tensor.shape) else linear_memory.row_major(tensor.shape),
                 any(
-                    _range(v, s, stick_addresses).meets(_range(view, shape, stick_addresses))
+                    byte_range(v, s, stick_addresses).meets(byte_range(view, shape, stick_addresses))
                     for v, s in views
                     if v.op in written
                 ),
@@ -82,7 +83,7 @@ class SharedMemory:
         shape = tuple(seat.tensor.shape)
         where = Placement(linear_memory.row_major(shape), seat.tensor.numel(), linear_memory.dtype_of(seat.element))
         if to_card:
-            linear = linear_memory.put(seat.tensor, where, self.device)
+            linear = linear_memory.put(f"memory[{seat.start}]", seat.tensor, where, self.device)
         else:
             linear = linear_memory.empty_linear(where.elements, where.dtype, self.device)
         _mover(shape, where.strides, seat.start, seat.strides, seat.element, to_card)(linear, self.buffer)
@@ -101,7 +102,7 @@ class _Range:
         return self.start < other.stop and other.start < self.stop
 
 
-def _range(view: View, shape: Shape, stick_addresses: bool) -> _Range:
+def byte_range(view: View, shape: Shape, stick_addresses: bool) -> _Range:
     width = _width(view.element)
     start = shape.offset * (STICK_BYTES if stick_addresses else width)
     return _Range(start, start + (shape.end - shape.offset) * width)
@@ -119,7 +120,7 @@ def _view_at(address: int, tensor: torch.Tensor, views: Sequence[tuple[View, Sha
     return next(((v, s) for v, s in here if s.sizes == tuple(tensor.shape)), here[0])
 
 
-def _written_views(function: Function) -> set[Any]:
+def written_views(function: Function) -> set[Any]:
     """The views under every store."""
     found: set[Any] = set()
     for op in function.op.walk():
@@ -137,25 +138,6 @@ def _views_under(op: Any) -> Iterator[Any]:
             yield from _views_under(operand.owner)
 
 
-_TEXT = """
-func.func @move(%linear: index) {{
-  %zero = arith.constant 0 : index
-  %address = arith.constant {start} : index
-  %a = ktdp.construct_memory_view %linear, sizes: {shape}, strides: {dense}
-    {{memory_space = #ktdp.memory_space<global>}} : memref<{type}>
-  %b = ktdp.construct_memory_view %address, sizes: {shape}, strides: {strides}
-    {{memory_space = #ktdp.memory_space<global>}} : memref<{type}>
-  %at = ktdp.construct_access_tile %a[{zeros}] {{access_tile_set = {box}, access_tile_order = {order}}}
-    : memref<{type}> -> <{tile}>
-  %bt = ktdp.construct_access_tile %b[{zeros}] {{access_tile_set = {box}, access_tile_order = {order}}}
-    : memref<{type}> -> <{tile}>
-  %x = ktdp.load %{source}t : <{tile}> -> tensor<{type}>
-  ktdp.store %x, %{target}t : tensor<{type}>, <{tile}>
-  return
-}}
-"""
-
-
 @lru_cache(maxsize=256)
 def _mover(
     shape: tuple[int, ...],
@@ -166,22 +148,8 @@ def _mover(
     to_card: bool,
 ) -> Any:
     """A launcher that copies between a linear tensor and the buffer."""
-    names = [f"d{i}" for i in range(len(shape))]
-    limits = [f"{n} >= 0, {size - 1} - {n} >= 0" for n, size in zip(names, shape, strict=True)]
-    sizes = "".join(f"{size}x" for size in shape)
-    dims = ", ".join(names)
-    text = _TEXT.format(
-        start=start,
-        shape=list(shape),
-        dense=list(dense),
-        strides=list(strides),
-        type=f"{sizes}{element}",
-        tile=f"{sizes}index",
-        zeros=", ".join("%zero" for _ in shape),
-        box=f"affine_set<({dims}) : ({', '.join(limits)})>",
-        order=f"affine_map<({dims}) -> ({dims})>",
-        source="a" if to_card else "b",
-        target="b" if to_card else "a",
-    )
+    moved = move("%linear", dense, "%address", strides, "global", shape, element, to_card)
+    head = f"func.func @move(%linear: index) {{\n  %address = arith.constant {start} : index"
+    text = f"{head}{moved}  return\n}}\n"
     program = driver.build_ktir(parse(text, "<literal memory>"))
     return driver.launcher(driver.load(driver.of_function("ktir_memory", program)))

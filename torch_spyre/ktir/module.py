@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import warnings
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from xdsl.dialects.func import FuncOp
 from torch_spyre import files
 from torch_spyre.backend.options import Options
 from torch_spyre.errors import InvalidArgument, InvalidProgram
-from torch_spyre.ir.ktir import text
+from torch_spyre.ir.ktir import memref_arguments, text, wide_sums
 from torch_spyre.ir.ktir.legality import module_rules, tensor_tiles
 from torch_spyre.ir.ktir.narrow import narrow
 from torch_spyre.ir.ktir.signatures import Function
@@ -34,9 +35,12 @@ def load(source: str | os.PathLike[str], options: Options) -> Module:
     try:
         parsed, notes = text.read_with_notes(content, name, options.strict)
         text.verify(parsed)
+        memref_arguments.rewrite(parsed)
         module_rules.check(parsed, axis0_fastest=options.axis0_fastest)
         tensor_tiles.rewrite(parsed)
         narrow(parsed)
+        if options.wide_accumulate:
+            wide_sums.rewrite(parsed)
         module = Module(parsed, name, options, tuple(notes))
     except RecursionError as error:
         raise InvalidProgram(f"{name} is nested too deeply, or a value of it takes too many steps") from error
@@ -90,15 +94,17 @@ class Module:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def run(self, /, *args: Any, **arguments: Any) -> None:
-        """``run([fn,] *values, memory=None, **named values)``: launches a function, whose results are in the tensors.
+        """``run([fn,] *values, memory=None, lx=None, **named)``: launches a function, whose results are in the tensors.
 
         An `index` base address takes a tensor on a card, on the host, or a NumPy array; a scalar takes a number.
-        `memory` gives tensors for literal addresses: {address as written in the function: tensor}.
+        `memory` gives tensors for literal addresses: {address as written in the function: tensor}. `lx` gives what
+        ct_local views hold before the launch, in the same way: a tensor of the view's shape for all tiles, or one with
+        a dim of tiles in front.
         """
         chosen = self.function(args[0] if args and isinstance(args[0], str) else None)
-        memory = None if chosen.argument("memory") else arguments.pop("memory", None)
+        memory, lx = (None if chosen.argument(n) else arguments.pop(n, None) for n in ("memory", "lx"))
         function, given = self._bind(args, arguments)
-        self._runner(function).run(given, memory)
+        self._runner(function).run(given, memory, lx)
 
     def place(self, /, *args: Any, **arguments: Any) -> dict[str, Any]:
         """The same arguments with every tensor in card memory as the function expects, so that `run` copies none."""
@@ -131,7 +137,10 @@ class Module:
     def _argument(self, function: Function, name: str) -> Any:
         argument = function.argument(name)
         if argument is None:
-            raise InvalidArgument(f"{function.signature} has no argument {name}")
+            names = ", ".join(a.name for a in function.arguments) or "none"
+            close = difflib.get_close_matches(name, [a.name for a in function.arguments], 1)
+            advice = f"did you mean {close[0]}?" if close else "pass values by position or by these names"
+            raise InvalidArgument(f"{function.signature} has no argument {name}; its arguments are {names}: {advice}")
         return argument
 
     def _bind(self, args: tuple[Any, ...], arguments: Mapping[str, Any]) -> tuple[Function, dict[int, Any]]:
@@ -149,7 +158,12 @@ class Module:
             if position in given:
                 raise InvalidArgument(f"{function.signature}: argument {name} is given twice")
             given[position] = value
+        for position, (of, dim) in function.sizes.items():
+            shape = getattr(given.get(of), "shape", ())
+            if position not in given and dim < len(shape):
+                given[position] = int(shape[dim])
         missing = [a.name for a in function.arguments if a.position not in given]
         if missing:
-            raise InvalidArgument(f"{function.signature}: no value for {', '.join(missing)}")
+            example = ", ".join(f"{name}=..." for name in missing)
+            raise InvalidArgument(f"{function.signature}: no value for {', '.join(missing)}; pass run(..., {example})")
         return function, given

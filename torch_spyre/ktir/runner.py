@@ -7,20 +7,23 @@ import functools
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from xdsl.dialects.builtin import IntAttr, ModuleOp
+from xdsl.dialects.func import FuncOp
 
 from torch_spyre import _C
 from torch_spyre.backend.compile import CompiledProgram
 from torch_spyre.backend.options import Options
 from torch_spyre.backend.program.isa import Access, format_bytes, format_of_type
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.errors import InvalidArgument, UnsupportedOp
-from torch_spyre.ir.ktir.signatures import Argument, Function, Shape, View
+from torch_spyre.errors import InvalidArgument, UninitializedRead, UnsupportedOp
+from torch_spyre.ir.ktir.signatures import Argument, Function, Shape, View, local_views
 from torch_spyre.ir.ktir.text import print_module
-from torch_spyre.ktir import linear_memory
+from torch_spyre.ktir import filled_scratchpads, host_arrays, linear_memory
+from torch_spyre.ktir.filled_scratchpads import Filling
+from torch_spyre.ktir.host_arrays import Stage, Stages
 from torch_spyre.ktir.linear_memory import Placement
 from torch_spyre.ktir.literal_memory import SharedMemory
 from torch_spyre.runtime import cache, driver
@@ -58,6 +61,9 @@ class Runner:
         self._built: dict[tuple[tuple[int, int], ...], CompiledProgram] = {}
         self._needs_values: UnsupportedOp | None = None
         self._placements: dict[Any, Placement] = {}
+        self._stages = Stages()
+        self._roles = {r: [a for a in function.arguments if a.role == r] for r in ("buffer", "integer", "float")}
+        self._filled: dict[tuple[Filling, ...], Runner] = {}
 
     # -- compilation -----------------------------------------------------------------------------------------------
 
@@ -95,7 +101,13 @@ class Runner:
     def _keep(self, bound: Mapping[int, int]) -> Compiled:
         key = tuple(sorted(bound.items()))
         entry = cache.key(f"ktir {self._text} {self._name} {self.options} {key}", [])
-        loaded = driver.obtain(entry, lambda: driver.of_function(self.function.name, self._build(bound)))
+        try:
+            loaded = driver.obtain(entry, lambda: driver.of_function(self.function.name, self._build(bound)))
+        except UninitializedRead as error:
+            if not local_views(self.function.op):
+                raise
+            hint = "scratchpads hold nothing when a function starts; run(..., lx={address: tensor}) fills them first"
+            raise UninitializedRead(f"{error}\n  {hint} (docs/ktir.md)") from error
         self._programs[key] = compiled = Compiled(loaded, dict(bound))
         return compiled
 
@@ -106,18 +118,31 @@ class Runner:
     # -- launch ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def run(self, given: Mapping[int, Value], memory: Mapping[int, Value] | None = None) -> Compiled:
+    def run(
+        self,
+        given: Mapping[int, Value],
+        memory: Mapping[int, Value] | None = None,
+        lx: Mapping[int, Value] | None = None,
+    ) -> Compiled:
+        if lx:
+            runner, given = self._with_scratchpads(given, lx)
+            return cast(Compiled, runner.run(given, memory))
         integers = {a.position: _integer(a, given[a.position]) for a in self._of("integer")}
         floats = {a.position: _float(a, given[a.position]) for a in self._of("float")}
         tensors = {a.position: _tensor(a, given[a.position]) for a in self._of("buffer")}
         compiled = self.compile(integers)
+        values = [integers[p] if p in integers else floats[p] for p in compiled.arguments.scalar_positions]
+        if not memory and compiled.arguments.memory is None:
+            arrays = [tensors[p] for p in compiled.arguments.buffer_positions]
+            if host_arrays.are_separate(arrays):
+                self._run_staged(compiled, arrays, integers, given, values)
+                return compiled
         literals = {address: linear_memory.as_tensor(f"memory[{address}]", v) for address, v in (memory or {}).items()}
         device = _device([*tensors.values(), *literals.values()])
         buffers = self._bind(compiled, tensors, integers, device)
         shared = self._bind_memory(compiled, literals, integers, device)
         _check_aliases(buffers)
         arguments = [b.memory for b in buffers] + ([shared.buffer] if shared else [])
-        values = [integers[p] if p in integers else floats[p] for p in compiled.arguments.scalar_positions]
         with torch.spyre.device(device.index):
             compiled.launcher(*arguments, *values)
         for position, bound in zip(compiled.arguments.buffer_positions, buffers, strict=True):
@@ -130,6 +155,44 @@ class Runner:
                 if address in shared.written:
                     linear_memory.write_back(f"memory[{address}]", value, literals[address])
         return compiled
+
+    def _run_staged(
+        self,
+        compiled: Compiled,
+        arrays: Sequence[torch.Tensor],
+        integers: Mapping[int, int],
+        given: Mapping[int, Value],
+        values: Sequence[float],
+    ) -> None:
+        """A launch on the current card with arrays of the host alone."""
+        device = _C.current_device()
+        kind = (id(compiled), device, *integers.values(), *((a.shape, a.dtype) for a in arrays))
+        stage = self._stages.borrow(kind)
+        positions = compiled.arguments.buffer_positions
+        if stage is None:
+            own = [self.function.arguments[p] for p in positions]
+            places = [
+                self._place_for(a, t, compiled, i, integers) for i, (a, t) in enumerate(zip(own, arrays, strict=True))
+            ]
+            written = [compiled.writes(i) for i in range(len(own))]
+            stage = Stage.of([a.name for a in own], arrays, places, written, torch.device(DEVICE_NAME, device))
+        stage.fill(arrays)
+        compiled.launcher(*stage.memories, *values)
+        stage.take(arrays, [given[p] for p in positions])
+        self._stages.give_back(kind, stage)
+
+    def _with_scratchpads(self, given: Mapping[int, Value], lx: Mapping[int, Value]) -> tuple[Runner, dict[int, Value]]:
+        """The runner of the function that fills scratchpads first, and its arguments."""
+        known = self._known({a.position: _integer(a, given[a.position]) for a in self._of("integer")})
+        arrays = {address: linear_memory.as_array(f"lx[{address}]", value) for address, value in lx.items()}
+        found, values = filled_scratchpads.fillings(self.function, arrays, known)
+        if found not in self._filled:
+            name, grid = self.function.name, self.function.grid
+            module = filled_scratchpads.filled(self._module, name, found, grid, self.options.axis0_fastest)
+            function = next(f for f in module.body.block.ops if isinstance(f, FuncOp) and f.sym_name.data == name)
+            self._filled[found] = Runner(module, Function(function), self.options, self._name is None)
+        first = len(self.function.arguments)
+        return self._filled[found], {**given, **{first + i: value for i, value in enumerate(values)}}
 
     @torch.no_grad()
     def place(self, given: Mapping[int, Value]) -> dict[int, Value]:
@@ -144,7 +207,7 @@ class Runner:
         return placed
 
     def _of(self, role: str) -> list[Argument]:
-        return [a for a in self.function.arguments if a.role == role]
+        return self._roles[role]
 
     def _bind(
         self,
@@ -168,9 +231,8 @@ class Runner:
             key = _identity(tensor, where)
             where = replace(where, elements=room[key])
             if key not in memories:
-                memories[key] = (
-                    tensor if linear_memory.lies_so(tensor, where) else linear_memory.put(tensor, where, device)
-                )
+                in_place = linear_memory.lies_so(tensor, where)
+                memories[key] = tensor if in_place else linear_memory.put(argument.name, tensor, where, device)
             bound.append(_Bound(argument.name, tensor, where, memories[key], compiled.writes(index)))
         return bound
 

@@ -66,9 +66,11 @@ class Block:
 
     def _allocate(self, layer: Any, hidden: torch.Tensor) -> None:
         """Makes the cache tensors now; left to the block, they would be made inside the compiled graph."""
-        config = self.numbered[0].config
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        attention = self.numbered[0]
+        config = attention.config
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        heads = _local_heads(attention, width) or getattr(config, "num_key_value_heads", None)
+        heads = heads or config.num_attention_heads
         like = hidden.new_empty((hidden.shape[0], heads, 0, width))
         layer.lazy_initialization(like, like)
 
@@ -85,6 +87,14 @@ class Block:
         for module in self.numbered:
             module.layer_idx = self.index
         del self.block.forward
+
+
+def _local_heads(attention: Any, width: int) -> int:
+    """Heads whose keys this card makes: a share of the model's where several cards share it. 0: cannot be seen."""
+    weight = getattr(getattr(attention, "k_proj", None), "weight", None)
+    if weight is None or not weight.is_floating_point():
+        return 0
+    return int((weight.to_local() if hasattr(weight, "to_local") else weight).shape[0]) // width
 
 
 def compile_blocks(model: nn.Module, **options: Any) -> nn.Module:

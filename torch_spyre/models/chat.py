@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torch_spyre.errors import InvalidArgument, SpyreError
+from torch_spyre.errors import InvalidArgument, SpyreError, exit_status
 
 
 class Stages:
@@ -43,6 +43,7 @@ class Chat:
 
     def __init__(self, device: str = "spyre", compile: bool = True, context: int = 1024) -> None:
         self.stages = Stages()
+        self.device = _chosen(device)
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched; a look at the hub would wait for the network
         from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, StaticCache  # noqa: F401
 
@@ -55,7 +56,6 @@ class Chat:
 
         folder = checkpoint(_progress)
         self.stages.done("checkpoint folder")
-        self.device = torch.device(device)
         self.context = context
         self.model = load(folder, self.device, torch.float16 if self.device.type != "cpu" else torch.float32)
         self.stages.done("weights")
@@ -167,6 +167,26 @@ class Answer:
         return line
 
 
+def _chosen(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("spyre", "cpu"):
+        raise InvalidArgument(f"--device {name}: the choices are spyre, spyre:N and cpu")
+    if device.type == "spyre" and (device.index or 0) >= torch.spyre.device_count():
+        raise InvalidArgument(
+            f"--device {name}: there are {torch.spyre.device_count()} cards; AIU_WORLD_SIZE sets their number"
+        )
+    return device
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens from 1 on")
+    return int(text)
+
+
 def _import_compiler() -> threading.Thread:
     """Inductor is a second of imports that the weights, copied by the other processor, need not wait for."""
     # Dynamo first and here: two threads that import its modules in different orders would wait for each other.
@@ -198,8 +218,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="spyre-chat", description=__doc__.splitlines()[0])
     parser.add_argument("prompt", nargs="*", help="ask this and stop; without it, a conversation")
     parser.add_argument("--device", default="spyre", help="spyre (default) or cpu")
-    parser.add_argument("--tokens", type=int, default=256, help="longest answer")
-    parser.add_argument("--context", type=int, default=1024, help="longest conversation, in tokens")
+    parser.add_argument("--tokens", type=_count, default=256, help="longest answer")
+    parser.add_argument("--context", type=_count, default=1024, help="longest conversation, in tokens")
     parser.add_argument("--eager", action="store_true", help="do not compile the decoder block")
     parser.add_argument("--timings", action="store_true", help="say where the time until the first token went")
     args = parser.parse_args(argv)
@@ -218,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print()
     except (SpyreError, ImportError) as error:
         print(f"spyre-chat: {error}", file=sys.stderr)
-        return 1
+        return exit_status(error)
     return 0
 
 

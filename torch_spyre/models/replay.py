@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedConfig
 from transformers.utils.generic import ModelOutput
 
@@ -65,7 +66,10 @@ class State:
         if not isinstance(x, (dict, list, tuple, torch.Tensor, nn.Module, PreTrainedConfig)) or id(x) in seen:
             return
         seen.add(id(x))
-        if isinstance(x, torch.Tensor):
+        if isinstance(x, torch.Tensor) and is_traceable_wrapper_subclass(x):  # a DTensor: its part on this card
+            for name in x.__tensor_flatten__()[0]:
+                self._visit(getattr(x, name), seen)
+        elif isinstance(x, torch.Tensor):
             self.tensors.append(x)
         elif isinstance(x, nn.Module):
             self._refuse(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _from(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
+
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="spyre-numerics", description=__doc__)
     parser.add_argument("model", nargs="?", help="a priority model (see --list), smollm2, or a checkpoint folder")
     parser.add_argument("--list", action="store_true", help="the priority models, which get random weights")
     parser.add_argument("--mode", choices=("eager", "compiled", "both"), default="eager", help="default eager")
-    parser.add_argument("--depth", type=int, default=0, help="levels of modules inside a layer, eager only (default 0)")
+    parser.add_argument(
+        "--depth", type=_from(0), default=0, help="levels of modules inside a layer, eager only (default 0)"
+    )
     parser.add_argument("--size", choices=("tiny", "real"), default="tiny", help="widths of a priority model")
-    parser.add_argument("--layers", type=int, help="run so many layers")
+    parser.add_argument("--layers", type=_from(1), help="run so many layers")
     parser.add_argument("--text", default=_TEXT, help="what a checkpoint with a tokenizer reads")
     parser.add_argument("--plot", metavar="FILE", help="also as an HTML page")
     return parser
@@ -66,7 +77,13 @@ def _model(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
     known = priority.PRIORITY.get(args.model.lower())
     if known is not None:
-        model = priority.build(known, args.size, args.layers)
+        try:
+            model = priority.build(known, args.size, args.layers)
+        except Exception as error:  # configurations check themselves, each in its own way
+            if args.layers is None:
+                raise
+            reason = str(error).strip().splitlines()[-1].strip()
+            raise InvalidArgument(f"--layers {args.layers}: {args.model} has no such form ({reason})") from error
         inputs: dict[str, Any] = dict(known.inputs(model.config))
         return model, {**inputs, **({"use_cache": False} if known.cached else {})}
     folder = Path(args.model)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The priority models: published figures, the reduced sizes that are run, and random weights.
 
-Decoders whose figures `torch_spyre.predict.configs` has take them from there; the rest stands here. There is no hub:
+Decoders of Llama's kind take their figures from `torch_spyre.predict.configs`; the rest stands here. There is no hub:
 weights are random, with the spread that keeps activations near one, and values that the card's format has exactly.
 """
 

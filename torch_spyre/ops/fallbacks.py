@@ -322,19 +322,20 @@ def _shared_spans(tensors: Sequence[torch.Tensor]) -> checks.Spans:
 def _run(op: Any, args: Sequence[Any], kwargs: dict[str, Any], reason: str) -> Any:
     if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
         raise UnsupportedOp(f"{op} returns a view, which cannot be made on the host: {reason}")
-    _warn(op, reason)
     # Kernels stand below autograd, so what happens here must not be recorded, and below any default device.
     with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
         if op is torch.ops.aten._copy_from.default:  # its schema does not say that it writes
             source, target = args[:2]
             target.copy_(source.cpu())
+            _warn(op, reason)
             _count(op, reason, source.nbytes + target.nbytes)
             return target
         host = _Host(op, args, kwargs)
         with _random_numbers(op, host):
             result = _call_on_host(op, host)
-        host.write_back(op)
         moved = _map(functools.partial(_back, op, host), result)
+        _warn(op, reason)  # of a call that the host takes, before it changes anything
+        host.write_back(op)
     _count(op, reason, host.moved_bytes)
     return moved
 
@@ -417,7 +418,12 @@ def _warn(op: Any, reason: str) -> None:
             return
         _rows[str(op)] = Fallback(str(op), reason, line=f"{file}:{line}")
     if knobs.get("fallback_warn"):
-        warnings.warn_explicit(FallbackWarning(f"{op} is falling back to cpu"), None, file, line)
+        why = reason.replace(f"{op} ", "it ", 1).partition(": move its tensors")[0]
+        text = (
+            f"{op} is falling back to cpu: {why}. print(torch_spyre.report()) lists all; SPYRE_FALLBACK=0 makes it an "
+            "error, SPYRE_FALLBACK_WARN=0 switches this warning off"
+        )
+        warnings.warn_explicit(FallbackWarning(text), None, file, line)
 
 
 def _count(op: Any, reason: str, moved_bytes: int) -> None:

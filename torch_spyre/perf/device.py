@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch_spyre import knobs
 from torch_spyre.errors import InvalidArgument
 
 _FIELDS = ("value", "unit", "source", "confidence")
 _CONFIDENCE = ("H", "M", "L")
+_LEAST_SHARE = 0.01  # of LX: the back end buffers something even if the knob leaves it nothing
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Device:
                 raise InvalidArgument(f"device description {self.name} has no constant {name}")
             constants[name] = Constant(value, old.unit, "what-if", old.confidence)
         return Device(self.name, self.description, constants)
+
+    @property
+    def lx_share(self) -> float:
+        """Bytes of each core's LX in which the back end buffers operands; planned temporaries get the rest."""
+        return self["cores.lx"] * self["cores.lx_fraction"]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_values", {name: c.value for name, c in self.constants.items()})
@@ -114,9 +121,20 @@ def assumed() -> Device | None:
 def load(name: str | None = None) -> Device:
     """A description by name (`spyre`, `half_spyre`) or by path; by default the real card's, or what `assume` says.
 
-    A description that names another with `based_on` changes only the constants it lists.
+    A description that names another with `based_on` changes only the constants it lists. The real card is set up as the
+    knob for the back end's LX share says.
     """
-    return _assumed if name is None and _assumed is not None else _load(name)
+    if name is not None:
+        return _load(name)
+    return _assumed if _assumed is not None else _set_up(float(knobs.get("dxp_lx_frac_avail")))
+
+
+@functools.cache
+def _set_up(lx_fraction: float) -> Device:
+    device = _load(None)
+    if lx_fraction == device["cores.lx_fraction"]:
+        return device
+    return device.with_values(cores__lx_fraction=max(_LEAST_SHARE, lx_fraction))
 
 
 @functools.cache

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time of a matmul instruction on all its cores.
 
-A core keeps a panel of one operand in LX and streams the other past it. If one side of its output tile is no wider
-than a panel, everything is streamed once; else the operands are streamed again for each panel, which costs PT cycles
-and, where too many cores share an operand for multicast, many more reads.
+A core works on its output tile in blocks and streams both operands past them, again for every block: what does not fit
+its share of LX is read again. The array works while the operands stream in, except for the first fill of LX; results
+leave at the end. With 32 cores it is therefore mostly the reads that take the time, and `_Reads` counts them. How
+operands of batched products lie in memory is the business of `batches.py`.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from torch_spyre.formats import CODE
+from torch_spyre.perf import batches
+from torch_spyre.perf.batches import Tile
 from torch_spyre.perf.device import Device
-from torch_spyre.perf.requests import STICK_BYTES, Stream
+from torch_spyre.perf.requests import Stream
 from torch_spyre.perf.survey import LANES, Work
 
 _RATES = {
@@ -24,129 +28,132 @@ _RATES = {
 
 def price(work: Work, device: Device) -> dict[str, float]:
     """Nanoseconds by cause; they add up, except that `pt` and `memory` overlap."""
-    m, n, k = work.box[-3:]
-    batch = math.prod(work.box[:-3])
-    both_halves = work.cores > device["cores.count"] / 2
-    panel = _panel(device)
-    resident = min(m, n) <= panel
-    pt = _array(work, batch, m, n, k, device)
-    if both_halves and not resident and work.ways == 1:
-        pt *= 1 + device["matmul.restream_stall"]
-    a, b = work.inputs
-    bandwidth = device["memory.bandwidth" if both_halves else "memory.half_read_matmul"]
-    read = sum(s.total for s in (a, b) if s.in_memory)
-    out = work.output
-    written = out.core_bytes * work.cores if out.in_memory else 0
-    write = written / device["memory.write_bandwidth" if both_halves else "memory.half_write"]
-    costs = {"pt": pt, "memory": read / bandwidth, "write": write}
-    costs["fill"] = _fill(batch * m * n, k, device) if read and both_halves and work.ways == 1 else 0.0
-    costs["cohort"] = _cohort(a, m, n, panel, device) + _cohort(b, n, m, panel, device)
-    costs["layout"] = _layouts(work, batch, m, n, device)
-    costs["layout"] += written * _waste(out, work, batch, device) / device["matmul.sparse_bandwidth"]
+    tile = batches.tile_of(work, device)
+    a, b = (_Reads(s, _passes(work, tile, i, device), i) for i, s in enumerate(work.inputs))
+    reading = max(
+        sum(_memory(r, work, tile, device) for r in (a, b)), sum(_core(r, work, tile, device) for r in (a, b))
+    )
+    # An array that serves all entries with one weight waits for each of them.
+    first = 1.0 if tile.shared_weight else _first_fill(a, b, device)
+    costs = {"pt": _array(work, tile, device), "memory": (1 - first) * reading, "fill": first * reading}
+    costs["write"] = _write(work, tile, device)
     return costs
 
 
 def total(costs: dict[str, float]) -> float:
-    return max(costs["pt"], costs["memory"]) + sum(v for k, v in costs.items() if k not in ("pt", "memory"))
+    return max(costs["pt"], costs["memory"]) + costs["fill"] + costs["write"]
 
 
-def _panel(device: Device) -> int:
-    """Rows (or columns) of an operand that stay in LX: a power of two of K chunks inside the compiler's LX share."""
-    share = device["cores.lx"] * device["matmul.lx_fraction"]
-    rows = share / (2 * device["matmul.k_chunk"])
+@dataclass(frozen=True)
+class _Reads:
+    """An operand, how often it streams past the blocks of the tile, and which one it is."""
+
+    stream: Stream
+    passes: float
+    side: int  # 0 left, 1 right
+
+
+def panel(device: Device) -> int:
+    """Rows (or columns) of an operand that stay in LX: a power of two of K chunks inside the back end's LX share."""
+    rows = device.lx_share / (2 * device["matmul.k_chunk"])
     return 1 << max(0, int(math.log2(max(1.0, rows))))
 
 
-def _array(work: Work, batch: int, m: int, n: int, k: int, device: Device) -> float:
+def _passes(work: Work, tile: Tile, side: int, device: Device) -> float:
+    """How often an operand is read: once for each block of the other side of the tile, unless all of it stays in LX.
+
+    Blocks are a panel wide. A tile that is no wider than a panel on one side is crossed in double steps, and so are the
+    rows of an entry of a batch. A K split leaves shorter panels, of which more fit.
+    """
+    if tile.entry_bytes(side) <= device.lx_share * device["matmul.resident"]:
+        return 1.0
+    width = float(panel(device))
+    if work.ways > 1:
+        width *= math.cbrt(max(1.0, 2 * device["matmul.k_chunk"] / tile.k))
+    own, other = (tile.m, tile.n) if side == 0 else (tile.n, tile.m)
+    if min(own, other) <= width or (side == 1 and tile.batch > 1):
+        width *= device["matmul.wide_step"]
+    return max(1.0, other / width)
+
+
+def _memory(reads: _Reads, work: Work, tile: Tile, device: Device) -> float:
+    """Nanoseconds of the memory system for an operand. A slice that several cores read is multicast."""
+    stream = reads.stream
+    if not stream.in_memory:
+        return 0.0
+    rate = _bandwidth(stream, work, device)
+    if batches.scattered(stream, tile) and stream.cohort == 1 and not tile.results_fit:
+        rate = min(rate, device["matmul.alone"])
+    time = reads.passes / rate + batches.wasted(stream, reads.side, reads.passes, tile, device)
+    return stream.total * time * (1 + _again(stream.cohort, device))
+
+
+def _bandwidth(stream: Stream, work: Work, device: Device) -> float:
+    """Up to half of the cores hang on one half of the memory system, unless what they read is multicast."""
+    if stream.cohort > 1:
+        return device["memory.bandwidth"]
+    return device["memory.unicast" if _both_halves(work, device) else "memory.half_read_matmul"]
+
+
+def _both_halves(work: Work, device: Device) -> bool:
+    return work.cores > device["cores.count"] / 2
+
+
+def _again(cohort: int, device: Device) -> float:
+    """Extra reads of a slice that more cores share than one multicast reaches."""
+    groups = cohort / device["memory.multicast_limit"]
+    return (
+        device["memory.multicast_again"] * math.pow(groups - 1, device["memory.multicast_power"]) if groups > 1 else 0.0
+    )
+
+
+def shared_reads(operand: Stream, device: Device) -> float:
+    """Nanoseconds of the extra reads of an operand that more cores share than one multicast reaches, streamed once."""
+    once = operand.total / device["memory.bandwidth"] if operand.in_memory else 0.0
+    return once * _again(operand.cohort, device)
+
+
+def _core(reads: _Reads, work: Work, tile: Tile, device: Device) -> float:
+    """Nanoseconds of the busiest core's memory interface for an operand."""
+    if not reads.stream.in_memory:
+        return 0.0
+    drawn = reads.stream.core_bytes * reads.passes / device["memory.core_draw"]
+    return max(drawn, batches.requests(reads.stream, reads.side, reads.passes, work.cores, tile, device))
+
+
+def _first_fill(a: _Reads, b: _Reads, device: Device) -> float:
+    """The part of all reads that fills LX before the array starts."""
+    streamed = sum(r.stream.core_bytes * r.passes for r in (a, b) if r.stream.in_memory)
+    return min(1.0, device.lx_share / streamed) if streamed else 0.0
+
+
+def _array(work: Work, tile: Tile, device: Device) -> float:
     if work.name == LANES:
-        return batch * m * k / (device["sfp.lanes_fp32_matmul"] * device["cores.clock"])
-    macs = batch * m * n * max(k, 64)
+        return tile.batch * tile.m * tile.k / (device["sfp.lanes_fp32_matmul"] * device["cores.clock"])
+    macs = tile.batch * tile.m * tile.n * max(tile.k, 64)
     if work.format == CODE["IEEE_FP32"]:
         return macs / (device["sfp.lanes_fp32_matmul"] * device["cores.clock"])
     rate = device[_RATES.get(work.format, "pt.macs_fp16")] * device["cores.clock"]
+    # Few rows do not hide that the array takes in the next weights; a K split waits longer than that.
+    filled = min(1.0, math.pow(tile.m / device["pt.full_rows"], device["pt.short_rows"]))
     if work.ways > 1:
-        rate *= device["pt.split_k_rate"]
-    fill = min(1.0, math.pow(m / 64, device["pt.short_rows"]))
-    time = macs / rate / fill * (1 + device["pt.reload"])
+        filled = min(filled, device["pt.split_k_rate"])
+    time = macs / (rate * filled) * (1 + device["pt.reload"])
     if work.inputs[0].cohort == work.cores:
         time *= 1 + device["pt.shared_a"]
     return time
 
 
-def _fill(outputs: int, k: int, device: Device) -> float:
-    """The first K chunk of every output block is loaded before the array starts."""
-    macs = outputs * min(k, device["matmul.k_chunk"])
-    return device["matmul.exposed_fill"] * macs / (device["pt.macs_fp16"] * device["cores.clock"])
-
-
-def _cohort(operand: Stream, own: int, other: int, panel: int, device: Device) -> float:
-    """Extra reads of an operand that more cores share than one multicast reaches.
-
-    `own` is the operand's width in the output tile, `other` the width across it: an operand wider than a panel passes
-    once for each panel of the other one.
-    """
-    groups = operand.cohort / device["memory.multicast_limit"]
-    if groups <= 1 or not operand.in_memory:
+def _write(work: Work, tile: Tile, device: Device) -> float:
+    if not work.output.in_memory:
         return 0.0
-    once = operand.total / device["memory.bandwidth"]
-    if min(own, other) <= panel:
-        return shared_reads(operand, device) * math.pow(min(1.0, other / panel), device["matmul.cohort_narrow"])
-    passes = other / panel
-    again = math.pow(groups - 1, device["matmul.cohort_again_power"])
-    return once * device["matmul.cohort_again"] * passes * again
-
-
-def shared_reads(operand: Stream, device: Device) -> float:
-    """Extra reads of an operand that more cores share than one multicast reaches, streamed once."""
-    groups = operand.cohort / device["memory.multicast_limit"]
-    if groups <= 1 or not operand.in_memory:
-        return 0.0
-    once = operand.total / device["memory.bandwidth"]
-    return once * device["matmul.cohort_once"] * math.pow(groups - 1, device["matmul.cohort_once_power"])
-
-
-def _layouts(work: Work, batch: int, m: int, n: int, device: Device) -> float:
-    """Sticks of one batch entry that do not follow one another: each fetch brings other entries' sticks along.
-
-    The fetched bytes load the memory once for each distinct slice, and the interface of every core. If the other
-    entries belong to other cores, nothing is multicast and each stick is a request of its own.
-    """
-    a, b = work.inputs
-    scattered = [(s, w) for s, w in ((a, n), (b, m)) if _waste(s, work, batch, device)]
-    if scattered and _split_batch(work, batch):
-        rate = device["matmul.request_rate" if len(scattered) == 2 else "matmul.request_rate_one"]
-        cost = 0.0
-        for s, width in scattered:
-            passes = max(1.0, width / device["matmul.pass_left"])
-            cost += passes * (s.core_bytes / rate + s.total / device["matmul.sparse_bandwidth"])
-        return cost
-    shared_weight = batch > 1 and b.core_bytes < a.core_bytes // m * n
-    limit = device["matmul.shared_waste"] if shared_weight else device["matmul.fetch_sticks"]
-    cost = 0.0
-    for s, width in scattered:
-        passes = max(1.0, width / device["matmul.pass_left" if s is a else "matmul.pass_right"])
-        fetched = passes * min(limit, _waste(s, work, batch, device))
-        load = s.total * fetched / device["matmul.sparse_bandwidth"]
-        cost += max(s.core_bytes * fetched / device["matmul.sparse_rate"], load)
-    return cost
-
-
-def _split_batch(work: Work, batch: int) -> bool:
-    """Batch entries belong to different cores."""
-    a, b = work.inputs
-    return a.cohort * b.cohort * work.ways < work.cores or a.nearest == batch * STICK_BYTES < a.pitch
-
-
-def _waste(operand: Stream, work: Work, batch: int, device: Device) -> float:
-    """Useless sticks that come with each useful one."""
-    if not operand.in_memory or operand.run > STICK_BYTES or operand.pitch <= STICK_BYTES:
-        return 0.0
-    sticks = operand.pitch / STICK_BYTES if _split_batch(work, batch) else batch
-    return max(0.0, min(sticks, device["matmul.fetch_sticks"]) - 1)
+    written = work.output.core_bytes * work.cores
+    rate = device["memory.write_bandwidth" if _both_halves(work, device) else "memory.half_write"]
+    return written / rate + written * batches.written_over(work.output, tile, device)
 
 
 def ring(work: Work, device: Device) -> float:
-    """Partial sums of all cohorts cross the ring, all but one slice of each."""
+    """Partial sums of all cohorts cross the ring, all but one slice of each; their results leave like a matmul's."""
     partial = work.points * 4 * work.cores * (work.ways - 1)
     hop = device["ring.hop"] * 1e3 * work.ways * (work.points * 4 / 131072)
-    return partial / device["ring.partial_sums"] + hop
+    return partial / device["ring.partial_sums"] + hop + batches.summed_over(work, device)

@@ -131,8 +131,7 @@ def _lanes(work: Work, start: float, duration: float, device: Device) -> tuple[L
 
 def _matmul_units(work: Work, device: Device) -> dict[str, float]:
     costs = matmul.price(work, device)
-    loading = max(costs["memory"], costs["fill"]) + costs["cohort"] + costs["layout"]
-    return {"load": loading, "PT": costs["pt"], "store": costs["write"]}
+    return {"load": costs["memory"] + costs["fill"], "PT": costs["pt"], "store": costs["write"]}
 
 
 def _other_units(work: Work, device: Device) -> dict[str, float]:

@@ -216,7 +216,7 @@ def over_windows(work: Work, summed: int, shared: Sequence[bool]) -> Work:
     taps = math.prod(work.box[-summed:-1])
     a, b = work.inputs
     left = dataclasses.replace(a, core_bytes=-(-a.core_bytes // taps), total=-(-a.total // taps))
-    box = (apart, together * m, n, taps * work.box[-1])
+    box = (*((apart,) if apart > 1 else ()), together * m, n, taps * work.box[-1])
     return dataclasses.replace(work, name=LANES if n == 1 else work.name, box=box, inputs=(left, b))
 
 

@@ -7,15 +7,28 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch_spyre.errors import InvalidArgument, SpyreError
+from torch_spyre.perf.device import Device
 from torch_spyre.predict import configs
-from torch_spyre.predict.model import USABLE_BYTES, Prediction, Request, memory
+from torch_spyre.predict.dimensions import ModelConfig
+from torch_spyre.predict.model import USABLE_BYTES, Prediction, enough_cards, memory
+from torch_spyre.predict.passes import Request
+from torch_spyre.predict.sharding import shard
 
 Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to predict; `value` is what a sweep varies."""
+
+    request: Request
+    cards: int
+    value: int = 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--decode", type=int, default=128, help="tokens to generate (default 128)")
     parser.add_argument("--together", action="store_true", help="all prompts in one pass (default: one after another)")
     parser.add_argument("--layers", type=int, help="as if the model had so many layers")
-    parser.add_argument("--sweep", metavar="batch=1,2,4", help="predict for several values of batch, prompt or decode")
+    parser.add_argument("--cards", metavar="1,2,4,8", help="tensor parallel on so many cards; several: a sweep")
+    parser.add_argument("--sweep", metavar="batch=1,2,4", help="several values of batch, prompt, decode or cards")
     parser.add_argument("--plot", metavar="FILE", help="the sweep as an HTML page")
     parser.add_argument("--device", help="another device description, compared with the real card's")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help="change a constant")
@@ -50,85 +64,155 @@ def _run(args: argparse.Namespace) -> int:
             print(f"{c.name:18} {c.parameters / 1e9:7.2f} billion parameters, {c.layers} layers")
         return 0
     config = configs.find(args.model)
-    if args.layers:
-        config = replace(config, layers=args.layers)
-    request = Request(args.batch, args.prompt, args.decode, args.together)
-    if args.sweep:
-        return _sweep(config, request, args)
-    from torch_spyre.predict import report  # late: start-up
-
-    needed = memory(config, request)
-    if needed.total > USABLE_BYTES:
-        print(report.does_not_fit(config.name, needed))
-        return 1
-    if args.device or args.set:
-        return _what_if(config, request, args)
-    with _bar() as progress:
-        found = _predict(config, request, progress)
-    print(report.text_report(found))
-    if args.plans:
-        for part, block in found.blocks.items():
-            print(f"\n{part.label} {part.batch}x{part.tokens}, cache {part.context}:")
-            print("\n".join(f"  {plan}" for plan in block.plans))
-    return 0
-
-
-def _predict(config: configs.ModelConfig, request: Request, progress: Progress) -> Prediction:
-    from torch_spyre.predict.model import predict  # late: start-up
-
-    return predict(config, request, progress)
-
-
-def _what_if(config: configs.ModelConfig, request: Request, args: argparse.Namespace) -> int:
-    from torch_spyre.predict import report, whatif  # late: start-up
-
-    changed = whatif.described(args.device, args.set)
-    label = ", ".join([*([args.device] if args.device else []), *args.set])
-    with _bar() as progress:
-        before = _predict(config, request, lambda block, i, n: progress(f"spyre: {block}", i, 2 * n))
-        with whatif.assumed(changed) as notes:
-            after = _predict(config, request, lambda block, i, n: progress(f"{label}: {block}", n + i, 2 * n))
-            frozen = report.side_by_side(("spyre", label), (before, after))
-    print(f"{config.name}, batch {request.batch}, prompt {request.prompt}, {request.decode} tokens\n")
-    print(frozen)
-    for note in notes:
-        print(f"note: {note}")
-    return 0
-
-
-def _sweep(config: configs.ModelConfig, request: Request, args: argparse.Namespace) -> int:
-    from torch_spyre.predict import report  # late: start-up
-
-    name, _, text = args.sweep.partition("=")
-    try:
-        values = [int(v) for v in text.split(",")]
-    except ValueError:
-        values = []
-    if name not in ("batch", "prompt", "decode") or not values:
-        raise InvalidArgument(f"--sweep {args.sweep}: write batch=1,2,4 (or prompt=…, decode=…)")
-    found: list[Prediction] = []
-    fitting: list[int] = []
-    with _bar() as progress:
-        for i, value in enumerate(values):
-            changed: dict[str, Any] = {name: value}
-            point = replace(request, **changed)
-            needed = memory(config, point)
-            if needed.total > USABLE_BYTES:
-                print(f"{name} {value}: {report.does_not_fit(config.name, needed)}")
-                continue
-
-            def tell(block: str, k: int, n: int, i: int = i, value: int = value) -> None:
-                progress(f"{name} {value}: {block}", i * n + k, len(values) * n)
-
-            found.append(_predict(config, point, tell))
-            fitting.append(value)
-    if not found:
-        return 1
-    print(report.sweep_table(name, fitting, found))
+    if args.layers is not None:
+        config = config.with_layers(args.layers)
+    name, points = _points(args)
+    for point in points:
+        shard(config, point.cards)  # says what does not divide before anything is compiled
+    devices = _devices(args)
+    if name:
+        return _sweep(config, name, points, devices, args)
     if args.plot:
-        Path(args.plot).write_text(report.sweep_page(name, fitting, found))
+        raise InvalidArgument("--plot draws a sweep: add --sweep batch=1,2,4 or --cards 1,2,4,8")
+    return _single(config, points[0], devices, args)
+
+
+def _points(args: argparse.Namespace) -> tuple[str, list[Point]]:
+    """What is varied (nothing: an empty name), and what to predict."""
+    request = Request(args.batch, args.prompt, args.decode, args.together)
+    cards = [1] if args.cards is None else _numbers(f"--cards {args.cards}", args.cards, "4, or 1,2,4,8")
+    if not args.sweep:
+        return "cards" if len(cards) > 1 else "", [Point(request, n, n) for n in cards]
+    name, _, text = args.sweep.partition("=")
+    form = "batch=1,2,4 (or prompt=…, decode=…, cards=…)"
+    if name not in ("batch", "prompt", "decode", "cards"):
+        raise InvalidArgument(f"--sweep {args.sweep}: write {form}")
+    values = _numbers(f"--sweep {args.sweep}", text, form)
+    if args.cards is not None and (name == "cards" or len(cards) > 1):
+        raise InvalidArgument(f"--sweep {args.sweep} --cards {args.cards}: vary one thing at a time")
+    if name == "cards":
+        return name, [Point(request, n, n) for n in values]
+    changes: list[dict[str, Any]] = [{name: value} for value in values]
+    return name, [Point(replace(request, **c), cards[0], v) for c, v in zip(changes, values, strict=True)]
+
+
+def _numbers(option: str, text: str, form: str) -> list[int]:
+    try:
+        return list(dict.fromkeys(int(v) for v in text.split(",")))
+    except ValueError:
+        raise InvalidArgument(f"{option}: write {form}") from None
+
+
+def _devices(args: argparse.Namespace) -> dict[str, Device | None]:
+    """The real card, and what --device and --set make of it."""
+    if not args.device and not args.set:
+        return {"spyre": None}
+    from torch_spyre.predict import whatif  # late: start-up
+
+    label = ", ".join([*([args.device] if args.device else []), *args.set])
+    return {"spyre": None, label: whatif.described(args.device, args.set)}
+
+
+def _refusal(config: ModelConfig, point: Point, told: bool) -> str:
+    """Why it does not fit; empty if it does. `told`: the user named a number of cards."""
+    from torch_spyre.predict import report  # late: start-up
+
+    needed = memory(config, point.request, point.cards)
+    if needed.total <= USABLE_BYTES:
+        return ""
+    if not told:
+        return report.does_not_fit(config.name, needed)
+    return report.does_not_fit_cards(config.name, needed, point.cards, enough_cards(config, point.request))
+
+
+def _single(config: ModelConfig, point: Point, devices: dict[str, Device | None], args: argparse.Namespace) -> int:
+    from torch_spyre.predict import report  # late: start-up
+
+    refusal = _refusal(config, point, bool(args.cards))
+    if refusal:
+        print(refusal)
+        return 1
+    found, notes = _predictions(config, "", [point], devices)
+    if len(found) == 1:
+        print(report.text_report(found["spyre"][0]))
+    else:
+        r, where = point.request, f" on {point.cards} cards" if point.cards > 1 else ""
+        print(f"{config.name}{where}, batch {r.batch}, prompt {r.prompt}, {r.decode} tokens\n")
+        print(report.side_by_side(list(found), [each[0] for each in found.values()]))
+    _say_more("", [point], found, notes, args.plans)
+    return 0
+
+
+def _sweep(
+    config: ModelConfig, name: str, points: list[Point], devices: dict[str, Device | None], args: argparse.Namespace
+) -> int:
+    from torch_spyre.predict import report  # late: start-up
+
+    fitting = []
+    for point in points:
+        refusal = _refusal(config, point, point.cards > 1 or name == "cards")
+        if refusal:
+            print(refusal if name == "cards" else f"{name} {point.value}: {refusal}")
+        else:
+            fitting.append(point)
+    if not fitting:
+        return 1
+    values = [p.value for p in fitting]
+    found, notes = _predictions(config, name, fitting, devices)
+    for label, each in found.items():
+        heading = f"{label}:\n" if len(found) > 1 else ""
+        print(heading + report.sweep_table(name, values, each))
+    _say_more(name, fitting, found, notes, args.plans)
+    if args.plot:
+        Path(args.plot).write_text(report.sweep_page(name, values, found))
         print(args.plot)
     return 0
+
+
+def _predictions(
+    config: ModelConfig, name: str, points: Sequence[Point], devices: dict[str, Device | None]
+) -> tuple[dict[str, list[Prediction]], list[str]]:
+    """For each device, one for each point; and what of the devices the compiler cannot follow."""
+    from torch_spyre.predict.model import predict  # late: start-up
+
+    found: dict[str, list[Prediction]] = {label: [] for label in devices}
+    table = bool(name) or len(devices) > 1  # which has no room for assumptions
+    notes = [f"assumed: {configs.UNCONFIRMED[config.name]}"] if table and config.name in configs.UNCONFIRMED else []
+    runs = len(devices) * len(points)
+    with _bar() as progress:
+        for label, device in devices.items():
+            with _assumed(device) as said:
+                for point in points:
+                    done = sum(map(len, found.values()))
+                    where = f"{label}: " if len(devices) > 1 else f"{name} {point.value}: " if name else ""
+
+                    def tell(block: str, i: int, n: int, done: int = done, where: str = where) -> None:
+                        progress(where + block, done * n + i, runs * n)
+
+                    found[label].append(predict(config, point.request, tell, point.cards))
+            notes += said
+    return found, notes
+
+
+def _assumed(device: Device | None) -> contextlib.AbstractContextManager[list[str]]:
+    from torch_spyre.predict import whatif  # late: start-up
+
+    return contextlib.nullcontext([]) if device is None else whatif.assumed(device)
+
+
+def _say_more(
+    name: str, points: Sequence[Point], found: dict[str, list[Prediction]], notes: Sequence[str], plans: bool
+) -> None:
+    for note in notes:
+        print(f"note: {note}")
+    if not plans:
+        return
+    for label, each in found.items():
+        for point, p in zip(points, each, strict=True):
+            where = [*([label] if len(found) > 1 else []), *([f"{name} {point.value}"] if name else [])]
+            for part, block in p.blocks.items():
+                print(f"\n{', '.join([*where, part.label])} {part.batch}x{part.tokens}, cache {part.context}:")
+                print("\n".join(f"  {plan}" for plan in block.plans))
 
 
 @contextlib.contextmanager

@@ -7,11 +7,13 @@ are undefined; only shapes matter.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torch_spyre.predict.configs import ModelConfig
+from torch_spyre.predict.dimensions import ModelConfig
 
 DTYPE = torch.float16
 
@@ -25,21 +27,27 @@ def weight(*size: int, device: str) -> nn.Parameter:
 
 
 class Norm(nn.Module):
-    """RMS norm over the last dim."""
+    """Over the last dim. `kind` as `ModelConfig.norm`."""
 
-    def __init__(self, size: int, device: str) -> None:
+    def __init__(self, size: int, device: str, kind: str = "rms") -> None:
         super().__init__()
-        self.weight = weight(size, device=device)
+        self.size = size
+        self.weight = weight(size, device=device) if kind != "plain" else None
+        self.bias = weight(size, device=device) if kind == "layer" else None
+        self.rms = kind == "rms"
 
     def forward(self, x: Tensor) -> Tensor:
+        if not self.rms:
+            return F.layer_norm(x, (self.size,), self.weight, self.bias, 1e-5)
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * self.weight
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding; cos and sin cover half of the head's elements."""
-    half = x.shape[-1] // 2
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    """Rotary embedding of the first elements of each head; cos and sin cover half of them."""
+    half = cos.shape[-1]
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    turned = (a * cos - b * sin, b * cos + a * sin)
+    return torch.cat((*turned, rest) if rest.shape[-1] else turned, -1)
 
 
 class Attention(nn.Module):
@@ -48,23 +56,44 @@ class Attention(nn.Module):
     def __init__(self, c: ModelConfig, device: str) -> None:
         super().__init__()
         self.c = c
-        self.q = weight(c.hidden, c.heads * c.head_dim, device=device)
-        self.k = weight(c.hidden, c.kv_heads * c.head_dim, device=device)
-        self.v = weight(c.hidden, c.kv_heads * c.head_dim, device=device)
-        self.o = weight(c.heads * c.head_dim, c.hidden, device=device)
+        queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        self.q = weight(c.hidden, queries, device=device)
+        self.k = weight(c.hidden, keys, device=device)
+        self.v = weight(c.hidden, keys, device=device)
+        self.o = weight(queries, c.hidden, device=device)
         if c.attention_bias:
-            self.q_bias = weight(c.heads * c.head_dim, device=device)
-            self.k_bias = weight(c.kv_heads * c.head_dim, device=device)
-            self.v_bias = weight(c.kv_heads * c.head_dim, device=device)
+            self.q_bias = weight(queries, device=device)
+            self.k_bias = weight(keys, device=device)
+            self.v_bias = weight(keys, device=device)
+        if c.biases:
+            self.o_bias = weight(c.hidden, device=device)
         if c.qk_norm:
-            self.q_norm, self.k_norm = Norm(c.head_dim, device), Norm(c.head_dim, device)
+            sizes = (queries, keys) if c.wide_qk_norm else (c.head_dim, c.head_dim)
+            self.q_norm, self.k_norm = (Norm(size, device) for size in sizes)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *inputs: Tensor) -> Tensor:
+        q, k, v = self.project(x)
+        if self.c.wide_qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return self.attend(q, k, v, *inputs)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = x @ self.q, x @ self.k, x @ self.v
+        if self.c.attention_bias:
+            q, k, v = q + self.q_bias, k + self.k_bias, v + self.v_bias
+        return q, k, v
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
         """`keys` and `values` are the cache, whose last rows belong to these tokens."""
         c = self.c
-        batch, tokens, _ = x.shape
-        q, k, v = self._project(x)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        batch, tokens, _ = q.shape
+        q, k, v = (t.view(batch, tokens, -1, c.head_dim).transpose(1, 2) for t in (q, k, v))
+        if c.qk_norm and not c.wide_qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if c.rotary:
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         context = keys.shape[2]
         keys[:, :, context - tokens :].copy_(k)
         values[:, :, context - tokens :].copy_(v)
@@ -74,84 +103,101 @@ class Attention(nn.Module):
         scores = (q @ k.transpose(2, 3)) * c.head_dim**-0.5 + mask
         found = torch.softmax(scores, -1) @ v
         found = found.view(batch, c.heads, tokens, c.head_dim).transpose(1, 2)
-        return found.reshape(batch, tokens, c.heads * c.head_dim) @ self.o
-
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        c = self.c
-        batch, tokens, _ = x.shape
-        q, k, v = x @ self.q, x @ self.k, x @ self.v
-        if c.attention_bias:
-            q, k, v = q + self.q_bias, k + self.k_bias, v + self.v_bias
-        q = q.view(batch, tokens, c.heads, c.head_dim).transpose(1, 2)
-        k = k.view(batch, tokens, c.kv_heads, c.head_dim).transpose(1, 2)
-        v = v.view(batch, tokens, c.kv_heads, c.head_dim).transpose(1, 2)
-        if c.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return q, k, v
+        found = found.reshape(batch, tokens, c.heads * c.head_dim) @ self.o
+        return found + self.o_bias if c.biases else found
 
 
 class Mlp(nn.Module):
-    def __init__(self, c: ModelConfig, device: str) -> None:
+    def __init__(self, c: ModelConfig, device: str, width: int = 0) -> None:
         super().__init__()
         self.c = c
-        self.up = weight(c.hidden, c.intermediate, device=device)
-        self.down = weight(c.intermediate, c.hidden, device=device)
+        width = width or c.intermediate
+        self.up = weight(c.hidden, width, device=device)
+        self.down = weight(width, c.hidden, device=device)
+        self.up_bias = weight(width, device=device) if c.biases else None
+        self.down_bias = weight(c.hidden, device=device) if c.biases else None
         if c.gated:
-            self.gate = weight(c.hidden, c.intermediate, device=device)
+            self.gate = weight(c.hidden, width, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
         act = F.silu if self.c.activation == "silu" else _gelu
         up = x @ self.up
-        return (act(x @ self.gate) * up if self.c.gated else act(up)) @ self.down
+        if self.up_bias is not None:
+            up = up + self.up_bias
+        found = (act(x @ self.gate) * up if self.c.gated else act(up)) @ self.down
+        return found if self.down_bias is None else found + self.down_bias
 
 
 def _gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def norm_of(c: ModelConfig, device: str, there: bool = True) -> nn.Module:
+    """A norm of hidden states, if there is one."""
+    return Norm(c.hidden, device, c.norm) if there else nn.Identity()
+
+
+Mixer = Callable[[ModelConfig, str], nn.Module]  # what lets the tokens of a sequence meet
+
+
 class Dense(nn.Module):
     """A layer whose MLP all tokens share."""
 
-    def __init__(self, c: ModelConfig, device: str) -> None:
+    def __init__(self, c: ModelConfig, device: str, mixer: Mixer = Attention) -> None:
         super().__init__()
         self.c = c
-        self.attention, self.mlp = Attention(c, device), Mlp(c, device)
-        self.norms = nn.ModuleList(Norm(c.hidden, device) for _ in range(4 if c.post_norms else 2))
+        self.attention, self.mlp = mixer(c, device), Mlp(c, device)
+        there = (c.pre_norms, c.pre_norms, c.post_norms, c.post_norms)
+        self.norms = nn.ModuleList(norm_of(c, device, t) for t in there)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        found = self.attention(self.norms[0](x), cos, sin, mask, keys, values)
-        if self.c.post_norms:
-            x = x + self.norms[2](found)
-            return x + self.norms[3](self.mlp(self.norms[1](x)))
+    def forward(self, x: Tensor, *inputs: Tensor) -> Tensor:
+        before, before_mlp, after, after_mlp = self.norms
+        found = after(self.attention(before(x), *inputs))
+        if self.c.parallel:
+            return x + found + after_mlp(self.mlp(before_mlp(x)))
         x = x + found
-        return x + self.mlp(self.norms[1](x))
+        return x + after_mlp(self.mlp(before_mlp(x)))
 
 
 class Embedding(nn.Module):
     def __init__(self, c: ModelConfig, device: str) -> None:
         super().__init__()
         self.table = weight(c.vocab, c.hidden, device=device)
+        self.positions = weight(c.positions, c.hidden, device=device) if c.positions else None
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.table)
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        found = F.embedding(tokens, self.table)
+        return found if positions is None else found + F.embedding(positions, self.positions)
 
 
-class Routed(nn.Module):
-    """Attention and the router of a mixture-of-experts layer; the experts are blocks of their own."""
+class Router(nn.Module):
+    """The experts of each token, and their shares."""
 
     def __init__(self, c: ModelConfig, device: str) -> None:
         super().__init__()
         self.chosen = c.experts_per_token
-        self.attention = Attention(c, device)
-        self.norms = nn.ModuleList(Norm(c.hidden, device) for _ in range(2))
-        self.router = weight(c.hidden, c.experts, device=device)
+        self.weight = weight(c.hidden, c.experts, device=device)
 
-    def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        x = x + self.attention(self.norms[0](x), cos, sin, mask, keys, values)
-        shares, experts = torch.topk(torch.softmax(self.norms[1](x) @ self.router, -1), self.chosen)
-        return x, shares / shares.sum(-1, keepdim=True), experts
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        shares, experts = torch.topk(torch.softmax(x @ self.weight, -1), self.chosen)
+        return shares / shares.sum(-1, keepdim=True), experts
+
+
+class Routed(nn.Module):
+    """A mixture-of-experts layer up to its experts, which are blocks of their own: attention, the router, and the MLP
+    that all tokens share, if there is one."""
+
+    def __init__(self, c: ModelConfig, device: str, mixer: Mixer = Attention) -> None:
+        super().__init__()
+        self.attention, self.router = mixer(c, device), Router(c, device)
+        self.norms = nn.ModuleList(norm_of(c, device) for _ in range(2))
+        self.shared = Mlp(c, device, c.shared) if c.shared else None
+
+    def forward(self, x: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = x + self.attention(self.norms[0](x), *inputs)
+        y = self.norms[1](x)
+        shares, experts = self.router(y)
+        return x if self.shared is None else x + self.shared(y), shares, experts
 
 
 class Expert(nn.Module):
@@ -172,7 +218,7 @@ class Head(nn.Module):
 
     def __init__(self, c: ModelConfig, device: str) -> None:
         super().__init__()
-        self.norm = Norm(c.hidden, device)
+        self.norm = norm_of(c, device)
         self.table = weight(c.hidden, c.vocab, device=device)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,106 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From blocks to a model: which blocks a request needs, how often each runs, and what that adds up to."""
+"""From blocks to a model: what the blocks of all passes add up to, and what memory they need."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch_spyre.constants import SEGMENT_BYTES
-from torch_spyre.errors import InvalidArgument
-from torch_spyre.perf.device import load
-from torch_spyre.predict.configs import ModelConfig
+from torch_spyre.perf.device import Device, load
+from torch_spyre.perf.fabric import CollectiveTime, Fabric, collective_seconds
+from torch_spyre.predict.dimensions import ModelConfig
+from torch_spyre.predict.passes import HALF, Exchange, Part, Phase, Request, distinct, passes
+from torch_spyre.predict.sharding import counts, shard
 
-STICK = 64  # fp16 elements
 USABLE_BYTES = 7 * SEGMENT_BYTES
-HALF = 2  # bytes of an element
-
-
-@dataclass(frozen=True)
-class Request:
-    batch: int = 1
-    prompt: int = 512
-    decode: int = 128
-    together: bool = False  # all prompts in one pass, instead of one after another
-
-    def __post_init__(self) -> None:
-        if self.batch < 1 or self.prompt < 1 or self.decode < 0:
-            raise InvalidArgument(f"batch {self.batch}, prompt {self.prompt}, decode {self.decode}: sizes are positive")
-
-    def contexts(self) -> dict[int, int]:
-        """Cache lengths while decoding, in whole sticks, and the tokens decoded at each."""
-        steps: dict[int, int] = {}
-        for i in range(self.decode):
-            length = -(-(self.prompt + i + 1) // STICK) * STICK
-            steps[length] = steps.get(length, 0) + 1
-        return steps
-
-    @property
-    def longest(self) -> int:
-        """Cache length that must be kept."""
-        return max(self.contexts(), default=-(-self.prompt // STICK) * STICK)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A block with its shapes: one compilation. `context` is the length of the cache."""
-
-    kind: str  # embedding, layer, routed, expert, head
-    label: str
-    batch: int  # of an expert: tokens of the whole pass
-    tokens: int
-    context: int = 0
-
-
-@dataclass
-class Phase:
-    """A forward pass: how often each part runs."""
-
-    name: str
-    counts: dict[Part, int] = field(default_factory=dict)
-    times: int = 1  # passes of this kind
-
-    def add(self, part: Part, count: int) -> None:
-        self.counts[part] = self.counts.get(part, 0) + count
-
-
-def passes(c: ModelConfig, request: Request) -> list[Phase]:
-    """The prefill and, for each cache length, the decoding steps."""
-    prefill = _forward("prefill", c, request.batch if request.together else 1, request.prompt, request.prompt)
-    prefill.times = 1 if request.together else request.batch
-    found = [prefill]
-    for context, steps in request.contexts().items():
-        phase = _forward(f"decode at {context}", c, request.batch, 1, context)
-        phase.times = steps
-        found.append(phase)
-    return found
-
-
-def _forward(name: str, c: ModelConfig, batch: int, tokens: int, context: int) -> Phase:
-    phase = Phase(name)
-    phase.add(Part("embedding", "embedding", batch, tokens), 1)
-    for label, count, window in c.kinds():
-        seen = context if not window or tokens > 1 else min(context, -(-window // STICK) * STICK)
-        if c.experts:
-            phase.add(Part("routed", "attention", batch, tokens, seen), count)
-            active, rows = spread(c, batch * tokens)
-            phase.add(Part("expert", "expert", batch * tokens, rows), active * count)
-        else:
-            phase.add(Part("layer", label, batch, tokens, seen), count)
-    phase.add(Part("head", "head", batch, 1), 1)
-    return phase
-
-
-def spread(c: ModelConfig, tokens: int) -> tuple[int, int]:
-    """(experts at work, tokens of each), if the router spreads the tokens evenly."""
-    active = min(c.experts, tokens * c.experts_per_token)
-    return active, -(-tokens * c.experts_per_token // active)
-
-
-def distinct(phases: Iterable[Phase]) -> list[Part]:
-    return list(dict.fromkeys(part for phase in phases for part in phase.counts))
 
 
 @dataclass(frozen=True)
@@ -111,15 +26,30 @@ class Prediction:
     request: Request
     phases: tuple[Phase, ...]
     blocks: dict[Part, Any]  # Part -> measure.Timed
+    cards: int = 1
+    device: Device = field(default_factory=load)
 
     def pass_ns(self, phase: Phase) -> float:
         """One forward pass, and the host: it submits, reads the scores, and sends the next tokens."""
         card: float = sum(self.blocks[part].ns * n for part, n in phase.counts.items())
-        return card + self.host_ns
+        return card + self.exchange_ns(phase) + self.host_ns
+
+    def collective(self, exchange: Exchange) -> CollectiveTime:
+        return collective_seconds(exchange.kind, exchange.nbytes, self.cards, Fabric.of(self.device))
+
+    def exchange_ns(self, phase: Phase) -> float:
+        """What the cards spend on one another in one pass; the next block waits for it."""
+        return sum(self.collective(e).seconds * 1e9 * n for e, n in phase.exchanges.items())
+
+    def communication(self, prefill: bool) -> float:
+        """Share of the time of the prefill, or of decoding."""
+        phases = self.phases[:1] if prefill else self.phases[1:]
+        whole = sum(self.pass_ns(p) * p.times for p in phases)
+        return sum(self.exchange_ns(p) * p.times for p in phases) / whole if whole else 0.0
 
     @property
     def host_ns(self) -> float:
-        device = load()
+        device = self.device
         scores = self.request.batch * self.config.vocab * HALF
         return device["launch.host"] * 1e3 + device["pcie.latency"] * 2e3 + scores / device["pcie.bandwidth_out"]
 
@@ -151,7 +81,7 @@ class Prediction:
     def memory(self) -> Memory:
         """As `memory` says, with the activations that the compiler's plans need."""
         used = max(b.peak_bytes for b in self.blocks.values())
-        return replace(memory(self.config, self.request), activations=used)
+        return replace(memory(self.config, self.request, self.cards), activations=used)
 
     def classes(self) -> dict[str, float]:
         """Nanoseconds by validated class over the whole request; prefill and decode weigh as they last."""
@@ -179,27 +109,40 @@ class Memory:
         return math.ceil(self.total / USABLE_BYTES)
 
 
-def memory(c: ModelConfig, request: Request) -> Memory:
-    """Bytes on the card, before compiling: fp16 weights, the longest cache, and roughly the results of the prefill."""
+def memory(whole: ModelConfig, request: Request, cards: int = 1) -> Memory:
+    """Bytes on each card, before compiling: fp16 weights, the longest cache, and roughly the results of the prefill."""
+    c = shard(whole, cards)
     sequences = request.batch if request.together else 1
     tokens = sequences * request.prompt
     scores = sequences * c.heads * request.prompt * request.prompt
-    live = tokens * (2 * c.hidden + 2 * c.intermediate) + 2 * scores
+    width = max(c.intermediate, c.mamba.inner if c.mamba else 0)
+    live = tokens * (2 * c.hidden + 2 * width) + 2 * scores
     cache = request.batch * c.cache_elements(request.longest)
     return Memory(c.parameters * HALF, cache * HALF, live * HALF)
 
 
+def enough_cards(c: ModelConfig, request: Request) -> int | None:
+    """The fewest cards that hold it, if any number does that the model can be divided by."""
+    return next((n for n in counts(c) if memory(c, request, n).total <= USABLE_BYTES), None)
+
+
 def predict(
-    c: ModelConfig, request: Request, progress: Callable[[str, int, int], None] = lambda label, i, n: None
+    c: ModelConfig,
+    request: Request,
+    progress: Callable[[str, int, int], None] = lambda label, i, n: None,
+    cards: int = 1,
 ) -> Prediction:
     """Compiles and times every distinct block. `progress` hears (block, number, how many)."""
     from torch_spyre.predict.timed_parts import time_part  # late: start-up
 
-    phases = passes(c, request)
+    one = shard(c, cards)
+    if cards > 1:
+        Fabric.of()  # a description without one is refused before anything is compiled
+    phases = passes(c, request, cards)
     parts = distinct(phases)
     blocks = {}
     for i, part in enumerate(parts):
         progress(f"{part.label}, {part.batch}x{part.tokens} tokens, cache {part.context}", i, len(parts))
-        blocks[part] = time_part(c, part)
+        blocks[part] = time_part(one, part, cards)
     progress("done", len(parts), len(parts))
-    return Prediction(c, request, tuple(phases), blocks)
+    return Prediction(c, request, tuple(phases), blocks, cards)

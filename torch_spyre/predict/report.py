@@ -6,7 +6,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from torch_spyre.predict import coverage
+from torch_spyre.predict import configs, coverage
 from torch_spyre.predict.model import USABLE_BYTES, Memory, Prediction
 from torch_spyre.profiler.pictures import LEFT, RIGHT, WIDTH, line, page, svg, text
 from torch_spyre.profiler.summary import table
@@ -27,6 +27,16 @@ def does_not_fit(name: str, needed: Memory) -> str:
     )
 
 
+def does_not_fit_cards(name: str, needed: Memory, cards: int, enough: int | None) -> str:
+    """Of a share of the model, on each of so many cards. `enough` cards would hold it."""
+    advice = f"{enough} cards would do" if enough else "no number of cards that divides its heads would do"
+    where, each = (f"{cards} cards", " on each") if cards > 1 else ("1 card", "")
+    return (
+        f"{name} does not fit {where}: {_gb(needed.total)} needed{each} ({_gb(needed.weights)} weights, "
+        f"{_gb(needed.cache)} cache, {_gb(needed.activations)} activations), {_gb(USABLE_BYTES)} usable; {advice}"
+    )
+
+
 def text_report(p: Prediction) -> str:
     parts = [_headline(p), _blocks(p), _classes(p)]
     host = [
@@ -38,17 +48,29 @@ def text_report(p: Prediction) -> str:
 def _headline(p: Prediction) -> str:
     c, r, m = p.config, p.request, p.memory()
     steady = p.traffic(p.phases[-1]) if len(p.phases) > 1 else 0
+    prompts = p.traffic(p.phases[0]) * p.phases[0].times
     prompt_rate = r.batch * r.prompt * 1e9 / p.first_token_ns
+    each = " on each card" if p.cards > 1 else ""
     rows = [
         ("model", f"{c.name}: {c.parameters / 1e9:.2f} billion parameters, fp16"),
+        *([("cards", f"{p.cards}, tensor parallel")] if p.cards > 1 else []),
         ("request", f"batch {r.batch}, prompt {r.prompt}{', together' if r.together else ''}, {r.decode} tokens"),
         ("time to first token", f"{_ms(p.first_token_ns)}  ({prompt_rate:.0f} prompt tokens/s)"),
         ("time per token", f"{_ms(p.token_ns)}  ({p.decode_tokens_per_s:.1f} tokens/s)" if r.decode else "–"),
         ("whole request", _ms(p.total_ns)),
-        ("memory", f"{_gb(m.total)}: {_gb(m.weights)} weights, {_gb(m.cache)} cache, {_gb(m.activations)} activations"),
-        ("traffic", f"{_gb(p.traffic(p.phases[0]) * p.phases[0].times)} for the prompts, {_gb(steady)} per token"),
+        *([("communication", _communication(p))] if p.cards > 1 else []),
+        (
+            "memory",
+            f"{_gb(m.total)}{each}: {_gb(m.weights)} weights, {_gb(m.cache)} cache, {_gb(m.activations)} activations",
+        ),
+        ("traffic", f"{_gb(prompts)} for the prompts, {_gb(steady)} per token{each}"),
     ]
     return "\n".join(f"{name + ':':21}{value}" for name, value in rows)
+
+
+def _communication(p: Prediction) -> str:
+    first = f"{100 * p.communication(prefill=True):.1f} % of the time to first token"
+    return f"{first}, {100 * p.communication(prefill=False):.1f} % of the time per token" if p.request.decode else first
 
 
 def _blocks(p: Prediction) -> str:
@@ -73,12 +95,20 @@ def _blocks(p: Prediction) -> str:
                     f"{b.bottleneck} {100 * b.units.get(b.bottleneck, 0) / max(b.ns, 1):.0f} %",
                 )
             )
+        for exchange, count in phase.exchanges.items():
+            took = p.collective(exchange)
+            us, share = took.seconds * 1e6, 100 * took.seconds * 1e9 * count / whole
+            size = f"{exchange.nbytes / 1e3:.1f} kB"
+            name, values = f"  {exchange.kind}", (str(count), f"{us:.1f}", f"{share:.1f}")
+            rows.append((name, size, "–", *values, "–", f"{exchange.nbytes / us / 1e3:.1f}", "–", took.algorithm))
         rows.append(("  host", "", "", "1", f"{p.host_ns / 1e3:.1f}", f"{100 * p.host_ns / whole:.1f}", *[""] * 4))
     return table(header, rows)
 
 
 def _classes(p: Prediction) -> str:
     classes = p.classes()
+    if p.cards > 1:
+        classes[f"{coverage.UNCHECKED}: collectives"] = sum(p.exchange_ns(phase) * phase.times for phase in p.phases)
     total = sum(classes.values()) or 1.0
     rows = []
     for name, ns in sorted(classes.items(), key=lambda item: -item[1]):
@@ -89,13 +119,17 @@ def _classes(p: Prediction) -> str:
     share, expected = coverage.checked_share(classes), coverage.expected_error(classes)
     return (
         table(header, rows)
-        + f"\n\n{100 * share:.1f} % of the time lies in classes checked against published measurements; their mean "
-        f"error,\nweighted by time, is {100 * expected:.1f} %. No whole model was ever checked."
+        + f"\n\n{100 * share:.1f} % of the time lies in classes checked against published measurements; the "
+        f"expected\nerror of the total is {100 * expected:.1f} %. No whole model was ever checked."
     )
 
 
 def _assumptions(p: Prediction) -> list[str]:
-    return ["Assumed: the router spreads the tokens evenly over the experts."] if p.config.experts else []
+    experts = "Assumed: the router spreads the tokens evenly over the experts."
+    alone = "Assumed: a collective waits for the block before it and the next block waits for it; nothing overlaps."
+    sizes = configs.UNCONFIRMED.get(p.config.name)
+    found = [*([experts] if p.config.experts else []), *([alone] if p.cards > 1 else [])]
+    return [*found, f"Assumed: {sizes}."] if sizes else found
 
 
 def side_by_side(labels: Sequence[str], found: Sequence[Prediction]) -> str:
@@ -107,6 +141,9 @@ def side_by_side(labels: Sequence[str], found: Sequence[Prediction]) -> str:
         ("tokens/s", *(f"{p.decode_tokens_per_s:.2f}" for p in found)),
         ("whole request, ms", *(f"{p.total_ns / 1e6:.2f}" for p in found)),
     ]
+    if first.cards > 1:
+        rows.append(("communication, % of first token", *(f"{100 * p.communication(True):.1f}" for p in found)))
+        rows.append(("communication, % per token", *(f"{100 * p.communication(False):.1f}" for p in found)))
     for part in first.blocks:
         name = f"{part.label} {part.batch}x{part.tokens}, cache {part.context}"
         rows.append((f"{name}, us", *(f"{p.blocks[part].ns / 1e3:.1f}" for p in found)))
@@ -128,30 +165,42 @@ def _plans(labels: Sequence[str], found: Sequence[Prediction]) -> str:
 
 
 def sweep_table(name: str, values: Sequence[int], found: Sequence[Prediction]) -> str:
+    several = any(p.cards > 1 for p in found)
     rows = [
         (
             str(v),
             f"{p.first_token_ns / 1e6:.2f}",
             f"{p.token_ns / 1e6:.2f}",
             f"{p.decode_tokens_per_s:.1f}",
+            *((f"{100 * p.communication(True):.1f}", f"{100 * p.communication(False):.1f}") if several else ()),
             f"{p.config.name}",
             _gb(p.memory().total),
         )
         for v, p in zip(values, found, strict=True)
     ]
-    return table((name, "first token ms", "per token ms", "tokens/s", "model", "memory"), rows)
+    shares = ("comm. % of first", "comm. % per token") if several else ()
+    memory = "memory per card" if several else "memory"
+    return table((name, "first token ms", "per token ms", "tokens/s", *shares, "model", memory), rows)
 
 
-def sweep_page(name: str, values: Sequence[int], found: Sequence[Prediction]) -> str:
-    """The sweep as a self-contained HTML page."""
-    curves = {
-        "time to first token (ms)": [p.first_token_ns / 1e6 for p in found],
-        "time per token (ms)": [p.token_ns / 1e6 for p in found],
-        "tokens per second": [p.decode_tokens_per_s for p in found],
-    }
-    sections = [(title, _curve(name, values, data)) for title, data in curves.items()]
-    sections.append(("Table", f"<pre>{html.escape(sweep_table(name, values, found))}</pre>"))
-    return page(f"{found[0].config.name}: sweep over {name}", sections)
+def sweep_page(name: str, values: Sequence[int], found: dict[str, list[Prediction]]) -> str:
+    """The sweep as a self-contained HTML page; `found` has the predictions of each device."""
+    sections = []
+    for label, each in found.items():
+        device = f"{label}: " if len(found) > 1 else ""
+        curves = {
+            "time to first token (ms)": [p.first_token_ns / 1e6 for p in each],
+            "time per token (ms)": [p.token_ns / 1e6 for p in each],
+            "tokens per second": [p.decode_tokens_per_s for p in each],
+        }
+        if any(p.cards > 1 for p in each):
+            curves["communication (% of time to first token)"] = [100 * p.communication(True) for p in each]
+            curves["communication (% of time per token)"] = [100 * p.communication(False) for p in each]
+            curves["memory per card (GB)"] = [p.memory().total / 1e9 for p in each]
+        sections += [(device + title, _curve(name, values, data)) for title, data in curves.items()]
+        sections.append((f"{device}Table", f"<pre>{html.escape(sweep_table(name, values, each))}</pre>"))
+    model = next(iter(found.values()))[0].config.name
+    return page(f"{model}: sweep over {name}", sections)
 
 
 def _curve(name: str, values: Sequence[int], data: Sequence[float]) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 
@@ -24,8 +25,8 @@ def described(name: str | None, settings: Sequence[str]) -> Device:
             number = float(value)
         except ValueError:
             raise InvalidArgument(f"--set {setting}: write section.name=number, e.g. memory.bandwidth=300") from None
-        if number <= 0:
-            raise InvalidArgument(f"--set {setting}: constants are positive")
+        if not 0 < number < math.inf:
+            raise InvalidArgument(f"--set {setting}: constants are positive numbers")
         changes[key.strip().replace(".", "__")] = number
     return device.with_values(**changes) if changes else device
 
@@ -37,7 +38,7 @@ def assumed(device: Device) -> Iterator[list[str]]:
     if cores > 32:
         raise InvalidArgument(f"cores.count = {cores}: programs have at most 32 cores")
     notes = []
-    kept = 1 - knobs.get("dxp_lx_frac_avail")
+    kept = 1 - device["cores.lx_fraction"]
     if lx > LX_BYTES:
         notes.append(f"plans use {LX_BYTES} bytes of LX; only the times know of {lx:.0f}")
     reserved = 1 - kept * min(lx, LX_BYTES) / LX_BYTES

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.perf import device as devices
-from torch_spyre.profiler import convert, pictures, summary, trace
+from torch_spyre.profiler import convert, merge, pictures, summary, trace
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +43,17 @@ def _parser() -> argparse.ArgumentParser:
     other.add_argument("--for", dest="dialect", required=True, choices=convert.DIALECTS)
     other.add_argument("-o", "--output", required=True, help="JSON file; acelyzer's ideal cycles are put beside it")
     other.set_defaults(run=_convert)
+    ranks = commands.add_parser("merge", help="traces of several ranks as one, on a common clock")
+    ranks.add_argument("traces", nargs="+", metavar="trace")
+    ranks.add_argument("-o", "--output", required=True, help="JSON file")
+    ranks.set_defaults(run=_merge)
     return parser
+
+
+def _merge(args: argparse.Namespace) -> int:
+    merge.merge(args.traces, args.output)
+    print(args.output)
+    return 0
 
 
 def _summary(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch_spyre.perf.device import Device
+from torch_spyre.profiler.communication import by_kind, exposed_ns
 from torch_spyre.profiler.trace import Kernel, Trace
 
 Row = Sequence[str]
@@ -80,6 +81,12 @@ def overview(trace: Trace, device: Device) -> str:
         if found:
             total, ns = sum(t.bytes for t in found), sum(t.duration_ns for t in found)
             lines.append(f"{direction}: {len(found)} transfers, {total / 1e6:.2f} MB, {_rate(total, ns)} GB/s")
+    if trace.exchanges:
+        spent, alone = sum(e.duration_ns for e in trace.exchanges), exposed_ns(trace)
+        lines.append(
+            f"collectives: {len(trace.exchanges)}, {spent / 1e3:.1f} us; exposed {alone / 1e3:.1f} us "
+            f"({_percent(alone, span)} of the device clock), overlapped with kernels {(spent - alone) / 1e3:.1f} us"
+        )
     if trace.memory:
         lines.append(f"most memory allocated: {max(b for _, b in trace.memory) / 1e6:.1f} MB")
     return "\n".join(lines)
@@ -122,9 +129,21 @@ def share_table(trace: Trace, title: str, of: Callable[[Kernel], dict[str, float
     return table((title, "launches", "total us", "%"), rows[:limit] if limit else rows)
 
 
+def collective_table(trace: Trace) -> str:
+    """Time from the rank's arrival to the end, waiting for others included."""
+    header = ("collective", "group", "algorithm", "cards", "calls", "MB", "total us", "mean us", "exposed us")
+    rows = [
+        (t.kind, _cut(t.group, 30), t.algorithm, str(t.cards), str(t.calls), f"{t.bytes / 1e6:.3f}",
+         f"{t.ns / 1e3:.2f}", f"{t.ns / t.calls / 1e3:.2f}", f"{t.exposed_ns / 1e3:.2f}")
+        for t in by_kind(trace)
+    ]  # fmt: skip
+    return table(header, rows, left=3)
+
+
 def summary(trace: Trace, device: Device, limit: int = 0) -> str:
     parts = [
         overview(trace, device),
+        *([collective_table(trace)] if trace.exchanges else []),
         kernel_table(trace, device, limit),
         share_table(trace, "operation", Kernel.ops, limit),
         share_table(trace, "user line", Kernel.lines, limit),

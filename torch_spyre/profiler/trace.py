@@ -64,11 +64,34 @@ class Transfer:
     bytes: int
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """One collective, from the arrival of this rank to the end; `sequence` counts those of the group."""
+
+    kind: str
+    group: str
+    algorithm: str
+    device: int
+    stream: int
+    start_ns: float
+    duration_ns: float
+    bytes: int
+    wire_bytes: int
+    sequence: int
+    rank: int
+    peers: tuple[int, ...]  # ranks of the world
+
+    @property
+    def end_ns(self) -> float:
+        return self.start_ns + self.duration_ns
+
+
 @dataclass
 class Trace:
     path: str
     kernels: list[Kernel] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
     memory: list[tuple[float, int]] = field(default_factory=list)  # (us in the trace, allocated bytes)
     lx: list[tuple[float, int]] = field(default_factory=list)  # (ns on the clock of device 0, bytes per core)
 
@@ -91,7 +114,8 @@ class Trace:
 
     def _times(self) -> list[tuple[float, float]]:
         kernels = [(k.start_ns, k.duration_ns) for k in self.kernels]
-        return kernels + [(t.start_ns, t.duration_ns) for t in self.transfers]
+        others: list[Transfer | Exchange] = [*self.transfers, *self.exchanges]
+        return kernels + [(t.start_ns, t.duration_ns) for t in others]
 
 
 def load_json(path: str | Path) -> dict[str, Any]:
@@ -123,7 +147,8 @@ def read(path: str | Path) -> Trace:
     trace.lx = _on_device_clock(trace)
     trace.kernels.sort(key=lambda k: (k.device, k.start_ns))
     trace.transfers.sort(key=lambda t: (t.device, t.start_ns))
-    if not trace.kernels and not trace.transfers:
+    trace.exchanges.sort(key=lambda e: (e.device, e.start_ns))
+    if not trace.kernels and not trace.transfers and not trace.exchanges:
         raise InvalidArgument(
             f"{path} has no events of the device; profile with activities=[ProfilerActivity.CPU, "
             "ProfilerActivity.PrivateUse1]"
@@ -146,8 +171,27 @@ def _add_work(trace: Trace, event: dict[str, Any], args: dict[str, Any]) -> None
     device, stream = int(args.get("device", event["pid"])), int(args.get("stream", event["tid"]))
     start = float(args.get("device_start_ns", event["ts"] * 1e3))
     duration = float(args.get("device_duration_ns", event["dur"] * 1e3))
-    if event["cat"] == "kernel":
+    if "coll_kind" in args:
+        trace.exchanges.append(_exchange(args, device, stream, start, duration))
+    elif event["cat"] == "kernel":
         trace.kernels.append(Kernel(event["name"], device, stream, start, duration, float(event["ts"]), args))
     else:
         direction = "HtoD" if "HtoD" in event["name"] else "DtoH"
         trace.transfers.append(Transfer(direction, device, stream, start, duration, int(args.get("bytes", 0))))
+
+
+def _exchange(args: dict[str, Any], device: int, stream: int, start: float, duration: float) -> Exchange:
+    return Exchange(
+        str(args["coll_kind"]),
+        str(args.get("coll_group", "")),
+        str(args.get("coll_algo", "")),
+        device,
+        stream,
+        start,
+        duration,
+        int(args.get("coll_bytes", 0)),
+        int(args.get("coll_wire_bytes", 0)),
+        int(args.get("coll_sequence", 0)),
+        int(args.get("coll_rank", 0)),
+        tuple(int(rank) for rank in str(args.get("coll_peers", "")).split(",") if rank),
+    )

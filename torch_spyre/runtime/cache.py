@@ -90,7 +90,18 @@ def compiler_fingerprint() -> str:
     """Hash of everything that decides what a program looks like: compiler sources and instruction tables."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    folders = ("optable", "ir", "backend", "perf", "decompositions", "patches", "_inductor", "ops", "csrc/card/include")
+    folders = (
+        "optable",
+        "ir",
+        "backend",
+        "perf",
+        "decompositions",
+        "patches",
+        "_inductor",
+        "ops",
+        "triton",
+        "csrc/card/include",
+    )
     files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".py", ".def", ".toml")]
     files += [root / f"{name}.py" for name in ("buckets", "constants", "dl16", "formats")]
     for file in sorted([*files, Path(__file__)]):

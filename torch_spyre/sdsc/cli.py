@@ -10,12 +10,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_spyre.errors import InvalidArgument, SpyreError
+from torch_spyre.errors import InvalidArgument, SpyreError, exit_status
 from torch_spyre.ir.superdsc.bundle import Bundle, load
+from torch_spyre.ktir.cli import add_forms, parse
 
 if TYPE_CHECKING:
     from torch_spyre.sdsc.slots import Launch
@@ -24,15 +26,30 @@ _ULPS = 4.0  # of the format; the card computes in fp32, NumPy in float64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
+    args = parse(_parser(), _one_by_one(sys.argv[1:] if argv is None else argv))
     status = 0
-    for path in args.paths:
+    for path in args.files:
         try:
             status = max(status, int(args.run(load(path), args)))
         except (SpyreError, OSError) as e:
             print(f"spyre-sdsc: {path}: {type(e).__name__}: {e}", file=sys.stderr)
-            status = 2
+            status = max(status, exit_status(e) if Path(path).exists() else 2)
     return status
+
+
+def _one_by_one(words: Sequence[str]) -> list[str]:
+    """``--inputs a.npy b.npy bundle/`` as an option per array: argparse would take the bundle for another one."""
+    found: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word != "--inputs" or not rest or rest[0].startswith("-"):
+            found.append(word)
+            continue
+        found.append(f"--inputs={rest.pop(0)}")
+        while rest and rest[0].endswith((".npy", ".npz")):
+            found.append(f"--inputs={rest.pop(0)}")
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,18 +63,19 @@ def _parser() -> argparse.ArgumentParser:
     explained.add_argument("--no-time", action="store_true", help="do not compile for the estimated time")
     explained.set_defaults(run=_explain)
     ran = commands.add_parser("run", help="run on the card, on given or random inputs")
-    ran.add_argument("--inputs", nargs="*", default=[], metavar="FILE", help=".npz by name, or .npy in order")
+    text = ".npz by name, or .npy in order; several may follow, or repeat the option"
+    ran.add_argument("--inputs", action="append", default=[], metavar="FILE", help=text)
     ran.add_argument("--output", metavar="FILE", help="write inputs and results to this .npz")
     ran.add_argument("--seed", type=int, default=0, help="of random inputs")
     ran.add_argument("--verify", action="store_true", help="compare with the same ops in NumPy")
     ran.add_argument("--all", action="store_true", help="intermediate tensors too")
     ran.add_argument("--sanitize", action="store_true", help="run under the card's sanitizer (SPYRE_SANITIZE=1)")
     ran.set_defaults(run=_run)
-    dumped = commands.add_parser("dump", help="print the KTIR, the program, the kernel or the files")
-    dumped.add_argument("--form", choices=("ktir", "program", "json"), default="ktir")
+    dumped = commands.add_parser("dump", help="print the KTIR, the instructions, the explanation or the files")
+    add_forms(dumped, "ktir", "program", "explain", "json")
     dumped.set_defaults(run=_dump)
     for command in (checked, explained, ran, dumped):
-        command.add_argument("paths", nargs="+", metavar="path")
+        command.add_argument("files", nargs="+", metavar="path")
         command.add_argument(
             "--fragment", action="store_true", help="LX tensors that nobody wrote are inputs, also in a directory"
         )
@@ -176,6 +194,11 @@ def _dump(bundle: Bundle, args: argparse.Namespace) -> int:
     if args.form == "json":
         for name, text in bundle.files().items():
             print(f"// {name}\n{text}")
+        return 0
+    if args.form == "explain":
+        from torch_spyre.sdsc.printed import estimate_times, explain  # late: start-up
+
+        print(explain(bundle, estimate_times(bundle)), end="")
         return 0
     launch = bind(bundle)
     if args.form == "program":

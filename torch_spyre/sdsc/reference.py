@@ -18,6 +18,7 @@ from torch_spyre.ir.superdsc import arrays, class_rules
 from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.bundle_rules import holds_result, touched
 from torch_spyre.ir.superdsc.constant_formats import decode
+from torch_spyre.ir.superdsc.forms import tables
 from torch_spyre.ir.superdsc.schema import Geometry, SuperDSC
 from torch_spyre.optable import OPS, Kind, TopK
 from torch_spyre.sdsc.run import Region, Result, fill, read_slot, region_of, regions
@@ -155,14 +156,28 @@ class _Op:
         dims = sdsc.present(tensor)
         gathered = sdsc.gathered(tensor)
         geometry = sdsc.geometry(tensor)
-        shape = [geometry.extents[d] if d in gathered else touched(sdsc, d, core) for d in dims]
+        shape = [geometry.extents[d] if d in gathered else sdsc.reach(tensor, d, touched(sdsc, d, core)) for d in dims]
         lane_count = count or lanes(sdsc, tensor)
         if lane_count > 1:
             geometry, dims, shape = _with_lane(geometry, lane_count), [*dims, LANE], [*shape, lane_count]
         values = self._values(tensor, core, geometry, dims, shape)
         sizes = dict(zip(dims, shape, strict=True))
         full = [sizes.get(d, 1) for d in self.dims]
-        return values.reshape([*full, lane_count]) if lane_count > 1 else values.reshape(full)
+        whole = values.reshape([*full, lane_count]) if lane_count > 1 else values.reshape(full)
+        for dim in sdsc.allocations[tensor].windows:
+            whole = self._in_windows(whole, tensor, dim, core)
+        return whole
+
+    def _in_windows(self, values: Array, tensor: int, dim: str, core: int) -> Array:
+        """The operand with an axis of results and one of their windows in place of one of its own elements."""
+        window = self.sdsc.window(tensor, dim)
+        assert window is not None
+        results, taps = np.arange(touched(self.sdsc, dim, core)), np.arange(self.sdsc.sizes[window.dim])
+        place = results[:, None] * window.stride + taps * window.dilation
+        axis, inner = self.dims.index(dim), self.dims.index(window.dim)
+        taken = np.take(values, place, axis=axis)  # the axis of taps stands behind that of results
+        behind = inner > axis
+        return np.moveaxis(taken.squeeze(inner + behind), axis + behind, inner)
 
     def _values(self, tensor: int, core: int, geometry: Geometry, dims: Sequence[str], shape: Sequence[int]) -> Array:
         """Decoded elements; cores that read the same bytes of memory share them."""
@@ -173,8 +188,24 @@ class _Op:
             self.loaded[key] = arrays.decode(codes, self.sdsc.tensors[tensor].format)
         return self.loaded[key]
 
+    def scatter(self, value: Array, core: int) -> None:
+        """Writes a core's values into the rows of the table that its indices name."""
+        sdsc = self.sdsc
+        dims, geometry = sdsc.present(self.output), sdsc.geometry(self.output)
+        shape = [geometry.extents[d] if d in sdsc.gathered(self.output) else touched(sdsc, d, core) for d in dims]
+        buffer = self.machine.buffer(sdsc, self.output, core)
+        table = arrays.unpack(buffer, geometry, dims, shape)
+        full = table.reshape([dict(zip(dims, shape, strict=True)).get(d, 1) for d in self.dims])
+        codes = arrays.encode(value, sdsc.tensors[self.output].format)
+        place = np.broadcast_arrays(*self._places(full.shape, self.output, core))
+        full[tuple(place)] = np.broadcast_to(codes, place[0].shape)
+        arrays.write(full.reshape(shape), buffer, geometry, dims)
+
     def store(self, value: Array, core: int) -> None:
         sdsc = self.sdsc
+        if tables.is_scatter(sdsc):
+            self.scatter(value, core)
+            return
         dims = sdsc.present(self.output)
         geometry = sdsc.geometry(self.output)
         shape = [touched(sdsc, d, core) for d in dims]
@@ -184,6 +215,10 @@ class _Op:
         else:
             wide = dict(zip(dims, shape, strict=True))
             value = np.broadcast_to(value, [wide.get(d, 1) for d in self.dims])
+            if sdsc.allocations[self.output].component == "lx" and not {*dims} & {s.dim for s in geometry.sticks}:
+                count = geometry.stick_elements  # one value per stick fills it
+                value = np.repeat(value[..., None], count, axis=-1)
+                geometry, dims, shape = _with_lane(geometry, count), [*dims, LANE], [*shape, count]
         format = sdsc.tensors[self.output].format
         arrays.write(
             arrays.encode(value.reshape(shape), format), self.machine.buffer(sdsc, self.output, core), geometry, dims
@@ -204,7 +239,7 @@ class _Op:
 
     def compute(self, values: list[Array], core: int) -> Array:
         kind = self.func.kind
-        if self.sdsc.compute.indices:
+        if self.sdsc.compute.indices and not tables.is_scatter(self.sdsc):
             return self.gather(values[0], core)
         if kind is Kind.POINTWISE:
             return self.pointwise(self.scalars(values))
@@ -235,6 +270,8 @@ class _Op:
     def matmul(self, a: Array, b: Array) -> Array:
         roles = class_rules.matmul_roles(self.sdsc)
         assert not isinstance(roles, str)
+        if roles.taps:
+            return np.sum(a * b, axis=self.axes(roles.summed), keepdims=True)
         if roles.k is None:
             return a * b
         lower = {d: i for i, d in enumerate(self.dims)}
@@ -258,20 +295,21 @@ class _Op:
         return np.swapaxes(result, searched, found) if found is not None else result
 
     def gather(self, table: Array, core: int) -> Array:
-        sdsc = self.sdsc
-        source = self.inputs[0]
-        gathered = sdsc.gathered(source)
-        indices = [self.load(i, core).astype(np.int64) for i in sdsc.compute.indices]
-        # The table's own dims move with the op; its gathered dims are replaced by index values.
+        return table[tuple(np.broadcast_arrays(*self._places(table.shape, self.inputs[0], core)))]
+
+    def _places(self, shape: Sequence[int], table: int, core: int) -> list[Array]:
+        """Coordinates in a table: its own dims move with the op, its gathered dims are replaced by index values."""
+        gathered = self.sdsc.gathered(table)
+        indices = [self.load(i, core).astype(np.int64) for i in self.sdsc.compute.indices]
         place: list[Array] = []
         for axis, dim in enumerate(self.dims):
             if dim in gathered:
                 place.append(indices[gathered.index(dim)])
             else:
-                shape = [1] * len(self.dims)
-                shape[axis] = table.shape[axis]
-                place.append(np.arange(table.shape[axis]).reshape(shape))
-        return table[tuple(np.broadcast_arrays(*place))]
+                along = [1] * len(self.dims)
+                along[axis] = shape[axis]
+                place.append(np.arange(shape[axis]).reshape(along))
+        return place
 
     def norm(self, values: list[Array]) -> Array:
         if self.func.reduces:

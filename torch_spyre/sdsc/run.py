@@ -17,6 +17,7 @@ from torch_spyre.errors import InvalidArgument
 from torch_spyre.ir.superdsc import arrays, class_rules
 from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.bundle import Bundle
+from torch_spyre.ir.superdsc.forms import tables
 from torch_spyre.optable import SELECT
 from torch_spyre.runtime import driver
 from torch_spyre.sdsc.slots import INPUT, INTERMEDIATE, OUTPUT, Launch, Slot, bind
@@ -117,16 +118,24 @@ def random_inputs(launch: Launch, seed: int = 0) -> dict[str, np.ndarray]:
 def _random(slot: Slot, generator: np.random.Generator) -> np.ndarray:
     sdsc, row = slot.sdsc, slot.sdsc.row
     if slot.tensor in sdsc.compute.indices:
-        table = next(t for t in class_rules.inputs_of(sdsc) if sdsc.is_table(t))
+        table = tables.table_of(sdsc)
+        assert table is not None
         dim = sdsc.gathered(table)[list(sdsc.compute.indices).index(slot.tensor)]
-        return generator.integers(0, sdsc.geometry(table).extents[dim], slot.shape)
+        rows, count = sdsc.geometry(table).extents[dim], math.prod(slot.shape)
+        if tables.is_scatter(sdsc) and count <= rows:  # each row at most once: which of two writes wins is open
+            return generator.permutation(rows)[:count].reshape(slot.shape)
+        return generator.integers(0, rows, slot.shape)
     if arrays.is_integer(slot.format):
         limit = 5 if slot.format == "SENINT8" else 100  # products still fit
         return generator.integers(-limit, limit, slot.shape)
     values: np.ndarray = generator.standard_normal(slot.shape).astype(np.float32)
     if slot.lanes > 1:
         values[..., 1] = values[..., 0] ** 2 + 0.5 + np.abs(values[..., 1])
+    if slot.tensor not in class_rules.inputs_of(sdsc):
+        return values  # what a table holds before some of its rows are written
     position = class_rules.inputs_of(sdsc).index(slot.tensor)
+    if row.name == "prod":
+        values = 1 + values / 16  # the product of many stays a number
     if row.name in _POSITIVE or (row.name == voc.NORM and position == 2):
         values = np.abs(values) + 0.25
     if row.name in ("realdiv", "reciprocal") and position == len(class_rules.inputs_of(sdsc)) - 1:

@@ -14,13 +14,15 @@ from functools import cached_property
 
 from torch_spyre.constants import CORES, SEGMENT_BYTES
 from torch_spyre.ir.plan.tileops import Coord, Dim, Kernel, Operand, Space, Tensor, Term, TileOp
-from torch_spyre.ir.superdsc import bundle_rules, class_rules, layer_norms, op_reader, stick_sets
+from torch_spyre.ir.superdsc import bundle_rules, class_rules, op_reader, stick_sets
 from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.bundle import Bundle
 from torch_spyre.ir.superdsc.bundle_rules import Block, block
+from torch_spyre.ir.superdsc.forms import tables
+from torch_spyre.ir.superdsc.forms.whole_sticks import LANE as LANE
+from torch_spyre.ir.superdsc.forms.whole_sticks import tensor_dims
 from torch_spyre.ir.superdsc.schema import Geometry, StickLevel, SuperDSC
 
-LANE = "lane"
 INPUT, OUTPUT, INTERMEDIATE = "input", "output", "intermediate"
 
 
@@ -55,7 +57,8 @@ class Slot:
     def shape(self) -> tuple[int, ...]:
         gathered = self.sdsc.gathered(self.tensor)
         geometry = self.geometry
-        sizes = [geometry.extents[d] if d in gathered else self.sdsc.valid(d) for d in self.sdsc.present(self.tensor)]
+        whole = {*gathered, *self.sdsc.allocations[self.tensor].windows}
+        sizes = [geometry.extents[d] if d in whole else self.sdsc.valid(d) for d in self.sdsc.present(self.tensor)]
         return (*sizes, self.lanes) if self.lanes > 1 else tuple(sizes)
 
     @cached_property
@@ -106,11 +109,9 @@ def bind(bundle: Bundle, cores: int = CORES) -> Launch:
     steps = tuple(replace(step, sdsc=sdsc) for step, sdsc in zip(bundle.steps, renumbered, strict=True))
     bundle = replace(bundle, steps=steps)
     slots = _slots(bundle)
-    names, scratch = op_reader.TensorNames(), layer_norms.Scratch(0)
-    scratch.base = op_reader.lx_end([s.sdsc for s in bundle.steps])
     ops: list[TileOp] = [_fill(s) for s in slots if s.lx and s.role == INPUT]
-    for i, step in enumerate(bundle.steps):
-        made = op_reader.tile_ops(step.sdsc, names, scratch)
+    by_step = op_reader.ops_by_step(renumbered, op_reader.TensorNames())
+    for i, (step, made) in enumerate(zip(bundle.steps, by_step, strict=True)):
         results = [s for s in slots if s.lx and s.role == OUTPUT and s.step == i]
         for slot in results:
             if _split_reduction(step.sdsc):
@@ -131,10 +132,7 @@ def _split_reduction(sdsc: SuperDSC) -> bool:
 
 def _slots(bundle: Bundle) -> list[Slot]:
     last = max(_segments(bundle), default=-1) + 1
-    reads = [
-        [block(s.sdsc, t, i) for t in sorted({*class_rules.inputs_of(s.sdsc), *s.sdsc.compute.indices})]
-        for i, s in enumerate(bundle.steps)
-    ]
+    reads = [[block(s.sdsc, t, i) for t in _read_tensors(s.sdsc)] for i, s in enumerate(bundle.steps)]
     writes = [block(s.sdsc, s.sdsc.compute.outputs[0], i) for i, s in enumerate(bundle.steps)]
     found: list[Slot] = []
     for i, operands in enumerate(reads):
@@ -159,6 +157,12 @@ def _slots(bundle: Bundle) -> list[Slot]:
         found.append(slot)
         last += slot.lx
     return found
+
+
+def _read_tensors(sdsc: SuperDSC) -> list[int]:
+    """Operands and indices, and a table that is written in part: its other rows stay what they were."""
+    tables_written = sdsc.compute.outputs if tables.is_scatter(sdsc) else ()
+    return sorted({*class_rules.inputs_of(sdsc), *sdsc.compute.indices, *tables_written})
 
 
 def _segments(bundle: Bundle) -> list[int]:
@@ -230,14 +234,7 @@ def _lx_operand(slot: Slot) -> Operand:
 def _copy(slot: Slot, source: Operand, target: Operand) -> TileOp:
     """Each core moves its slice; a core whose split dim the tensor lacks moves the same slice as its neighbours."""
     sdsc = slot.sdsc
-    present = sdsc.present(slot.tensor)
-    dims = []
-    for dim in sdsc.sizes:
-        slices = sdsc.slices[dim]
-        if dim in present:
-            dims.append(Dim(dim, sdsc.valid(dim), slices, sdsc.core_sizes[dim] if slices > 1 else 0))
-        elif slices > 1:
-            dims.append(Dim(dim, slices, slices, 1))
+    dims = tensor_dims(sdsc, slot.tensor)
     if slot.lanes > 1:
         dims.append(Dim(LANE, slot.lanes))
     return TileOp(

@@ -31,6 +31,7 @@ _DMON = (
 )
 _OVERVIEW = ("PID", "Card", "Memory", "Busy %", "Launches", "In", "Out")
 _PROCESS_WIDTH = 12  # at least
+_GROUP_WIDTH = 110  # room for the numbers, also in a narrow terminal
 _RATES = (
     ("read_mb_s", "memory_read_bytes", 1e-6),
     ("write_mb_s", "memory_write_bytes", 1e-6),
@@ -56,6 +57,11 @@ def cards() -> list[Row]:
                 }
             )
     return rows
+
+
+def groups() -> list[Row]:
+    """One row per group of every process."""
+    return [{"pid": p["pid"], **group} for p in status_files.processes() for group in p["groups"]]
 
 
 def busy_percent(now: Row, before: Row | None = None) -> float | None:
@@ -119,7 +125,7 @@ def _overview(as_json: bool) -> None:
     for row in rows:
         row["busy_percent"] = busy_percent(row)
     if as_json:
-        print(json.dumps({"time": time.time(), "cards": rows}, indent=2))
+        print(json.dumps({"time": time.time(), "cards": rows, "groups": groups()}, indent=2))
         return
     from rich.console import Console
     from rich.table import Table
@@ -139,6 +145,25 @@ def _overview(as_json: bool) -> None:
     for line in lines:
         table.add_row(*line[:-1], line[-1][:process])
     console.print(table, width=fixed + process, crop=False)
+    found = groups()
+    if found:
+        Console(width=max(console.width, _GROUP_WIDTH)).print(_group_table(found), crop=False)
+
+
+def _group_table(rows: Sequence[Row]) -> Any:
+    from rich.table import Table
+
+    table = Table(title="groups of cards", title_justify="left")
+    for title in ("PID", "Group", "Rank", "Links", "Collectives", "Messages", "Sent", "Received"):
+        table.add_column(title, justify="left" if title in ("Group", "Links") else "right", no_wrap=True)
+    for row in rows:
+        kinds = [name for name in row["links"] if name != "itself"]
+        links = ", ".join(f"{kinds.count(name)} {name}" for name in sorted(set(kinds)))
+        moved = [_bytes(row[key]) for key in ("sent_bytes", "received_bytes")]
+        counts = [str(row[key]) for key in ("collectives", "messages")]
+        rank = f"{row['rank']} of {len(row['ranks'])}"
+        table.add_row(str(row["pid"]), row["name"], rank, links, *counts, *moved)
+    return table
 
 
 def _overview_line(row: Row) -> list[str]:

@@ -110,7 +110,8 @@ class NodeCost:
         partial = _local(output, 4)
         kept = math.prod(n for d, n in extents.items() if d not in self.node.reduced)
         done = cores // ways
-        sums = Work("ringsum", "ringsum", done, kept, (partial,), output, box, self.format, ways)
+        summed = tuple(n for d, n in extents.items() if d not in self.node.reduced)
+        sums = Work("ringsum", "ringsum", done, kept, (partial,), output, summed, self.format, ways)
         return [Work(self.kind, name, cores, points, inputs, partial, box, self.format, ways), sums]
 
     def _stream(

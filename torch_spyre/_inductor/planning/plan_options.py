@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch_spyre import knobs
 from torch_spyre.constants import LX_BYTES
+from torch_spyre.perf.device import assumed
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class PlanOptions:
     def from_knobs() -> PlanOptions:
         return PlanOptions(
             knobs.get("sencores"),
-            knobs.get("dxp_lx_frac_avail"),
+            _lx_share(),
             knobs.get("lx_planning"),
             not knobs.get("ignore_work_division_hints"),
         )
@@ -38,3 +39,11 @@ class PlanOptions:
     def room(self) -> int:
         """LX bytes of each core for temporaries; 0 if they all go through memory."""
         return int(LX_BYTES * (1 - self.lx_share)) if self.keeps_in_lx else 0
+
+
+def _lx_share() -> float:
+    """The back end's part of a scratchpad. A card that is assumed says it itself; LX that it lacks is taken too."""
+    device = assumed()
+    if device is None:
+        return float(knobs.get("dxp_lx_frac_avail"))
+    return 1 - (1 - device["cores.lx_fraction"]) * min(device["cores.lx"], LX_BYTES) / LX_BYTES

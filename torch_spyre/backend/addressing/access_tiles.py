@@ -19,11 +19,11 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap, AffineSet
 
 from torch_spyre import constants
-from torch_spyre.backend.addressing.address import operand_maps
+from torch_spyre.backend.addressing.address import indexed_maps, operand_maps
 from torch_spyre.backend.addressing.clipping import Clipper, Coverage, part_coverage
 from torch_spyre.backend.addressing.digits import Digit, Quasi, Subscripts
 from torch_spyre.backend.addressing.memory_views import Part, View, Views, segments
-from torch_spyre.backend.addressing.subscripts import Index, IndexReads, split_data
+from torch_spyre.backend.addressing.subscripts import Index, IndexReads, counted, split_data
 from torch_spyre.backend.options import Options
 from torch_spyre.backend.program.assembler import Extent, Operand
 from torch_spyre.backend.program.isa import Space
@@ -226,7 +226,11 @@ class Accesses:
             index = indices[d]
             if index is not None:
                 found.append(self._index(index, clipper, dims, what))
-        offset, maps = operand_maps(address, caps, self._stream, what)
+        if found:
+            offset, maps, left = indexed_maps(address, caps, self._stream, what)
+            found += [counted(*group, along, part, self._stream, caps, what) for group in left]
+        else:
+            offset, maps = operand_maps(address, caps, self._stream, what)
         if part in self.views.long_parts and self._options.limit_span:
             self._check_span(part, address, along, dims, what)
         space = Space.LX if part.arg is None else Space.MEM

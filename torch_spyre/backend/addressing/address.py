@@ -31,18 +31,39 @@ from torch_spyre.ir.affine import ZERO, Affine
 
 def operand_maps(address: Quasi, caps: Sequence[int], stream: Stream, what: str) -> tuple[Affine, Maps]:
     """Offset and maps of an operand. `what` names the tile in errors."""
-    groups: dict[Linear, dict[Digit, int]] = {}
-    for digit, coefficient in address.digits.items():
-        if coefficient:
-            groups.setdefault(digit.linear, {})[digit] = coefficient
-    if not groups:
+    if not any(address.digits.values()):
         return address.const, tuple(DimMap(address.variables.get(v, 0)) for v in range(len(caps)))
-    levels = {linear: levels_of(digits, what) for linear, digits in groups.items()}
-    address, levels = _without_sums(address, levels)
+    address, levels = _without_sums(address, _levels_by_sum(address, what))
     separate = _separate(address, levels, caps, stream)
     if separate is not None:
         return separate
     return _layout(address, levels, caps, stream, what)
+
+
+def indexed_maps(
+    address: Quasi, caps: Sequence[int], stream: Stream, what: str
+) -> tuple[Affine, Maps, list[tuple[Linear, Levels]]]:
+    """Offset and one map per dim, and the tiled sums that no map of one dim can say: those become indices."""
+    address, tiled = _without_sums(address, _levels_by_sum(address, what))
+    kept: dict[Linear, Levels] = {}
+    left = []
+    for linear, levels in tiled.items():
+        if _separate(address, {**kept, linear: levels}, caps, stream) is None:
+            left.append((linear, levels))
+        else:
+            kept[linear] = levels
+    found = _separate(address, kept, caps, stream)
+    assert found is not None
+    return (*found, left)
+
+
+def _levels_by_sum(address: Quasi, what: str) -> dict[Linear, Levels]:
+    """The digits of the address, by the sum whose digits they are."""
+    groups: dict[Linear, dict[Digit, int]] = {}
+    for digit, coefficient in address.digits.items():
+        if coefficient:
+            groups.setdefault(digit.linear, {})[digit] = coefficient
+    return {linear: levels_of(digits, what) for linear, digits in groups.items()}
 
 
 def _without_sums(address: Quasi, groups: dict[Linear, Levels]) -> tuple[Quasi, dict[Linear, Levels]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_spyre.backend.addressing.clipping import range_of
-from torch_spyre.backend.addressing.digits import Quasi
+from torch_spyre.backend.addressing.digits import Levels, Linear, Quasi, Subscripts
 from torch_spyre.backend.addressing.memory_views import Part, View
 from torch_spyre.backend.program.assembler import Extent
 from torch_spyre.backend.schedule.stream import Stream
@@ -30,7 +30,8 @@ class IndexReads:
 class Index:
     """An index adds `along` bytes per unit of its value, which must be below `limit`.
 
-    It is read from a view (`reads`, then `access` once the box is known), or is the integer of data symbol `symbol`.
+    It is read from a view (`reads`, then `access` once the box is known), is the integer of data symbol `symbol`, or
+    `counts` the elements of a tiled sum, whose bytes are those of the `levels` of the count then.
     """
 
     reads: IndexReads | None = None
@@ -38,6 +39,8 @@ class Index:
     symbol: int | None = None
     along: int = 0
     limit: int = 0
+    counts: Linear | None = None
+    levels: tuple[tuple[int, int], ...] = ()
 
     def within(self, part: Part, d: int) -> Index:
         if part.lows[d] != Affine() or not part.highs[d].is_const:
@@ -72,3 +75,27 @@ def split_data(
     if low is None or high is None or first is None or last is None or low < first:
         raise UnsupportedOp(f"{what}: a coordinate that adds a read index to something without known bounds")
     return rest, [Index(symbol=symbol, along=part.strides[d] * factor, limit=max((last - high) // factor + 1, 0))]
+
+
+def counted(
+    linear: Linear, levels: Levels, along: Sequence[Quasi], part: Part, stream: Stream, caps: Sequence[int], what: str
+) -> Index:
+    """A tiled sum of a gather or scatter as an index: a slice that begins inside a stick, a stick out of two dims."""
+    limit = _limit(linear, along, part, Subscripts(stream, caps))
+    if limit is None:
+        raise UnsupportedOp(f"{what}: a tiled subscript without a known end beside an index that is read")
+    used = tuple(level for level in levels if level[0] < max(limit, 2))
+    return Index(counts=linear, levels=used, limit=limit)
+
+
+def _limit(linear: Linear, along: Sequence[Quasi], part: Part, ranges: Subscripts) -> int | None:
+    """One past the largest value of the sum: by its own range, or because its highest digit stays within the view."""
+    high = ranges.range_of(linear)[1]
+    limits = [] if high is None else [high + 1]
+    for d, coordinate in enumerate(along):
+        if len(coordinate.digits) != 1 or any(coordinate.variables.values()) or coordinate.const != Affine():
+            continue
+        ((digit, factor),) = coordinate.digits.items()
+        if digit.linear == linear and factor == 1 and not digit.moduli and part.highs[d].is_const:
+            limits.append((part.highs[d].const + 1) * digit.div)
+    return min(limits, default=None)

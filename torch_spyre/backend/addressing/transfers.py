@@ -16,7 +16,7 @@ from torch_spyre.backend.addressing.subscripts import Index
 from torch_spyre.backend.program import assembler as asm
 from torch_spyre.backend.program.assembler import DimMap, LayoutMap, Operand
 from torch_spyre.backend.program.instructions import IndexOperand
-from torch_spyre.backend.program.isa import Compute, Sop, Space
+from torch_spyre.backend.program.isa import IEEE_INT32, MAX_INDICES, Compute, Sop, Space
 from torch_spyre.backend.schedule.values import Splat, clobbers, embed, is_linear, sub_box
 from torch_spyre.backend.select.selector import Selector
 from torch_spyre.errors import UnsupportedOp
@@ -37,9 +37,8 @@ def fetch(selector: Selector, access: Access, masked: bool = False) -> Tile:
 def _fetch_piece(selector: Selector, piece: Piece, out: Operand, masked: bool) -> None:
     origin = selector.stream.origin
     if piece.indices:
-        indices = tuple(_index_operand(selector, index, len(piece.dims)) for index in piece.indices)
-        table = _plain(piece.operand)
-        selector.emit(asm.GatherInst(piece.dims, out, table, indices, masked, origin=origin))
+        indices = _index_operands(selector, piece)
+        selector.emit(asm.GatherInst(piece.dims, out, piece.operand, indices, masked, origin=origin))
     elif piece.owner is None:
         selector.emit(asm.CopyInst(piece.dims, out, piece.operand, origin=origin))
     else:
@@ -48,8 +47,20 @@ def _fetch_piece(selector: Selector, piece: Piece, out: Operand, masked: bool) -
 
 def _plain(operand: Operand) -> Operand:
     if isinstance(operand.maps, LayoutMap):
-        raise UnsupportedOp("a gather or scatter whose direct subscripts do not separate; copy the table first")
+        raise UnsupportedOp("an accumulating store whose subscripts do not separate; store to a plain tensor first")
     return operand
+
+
+def _index_operands(selector: Selector, piece: Piece) -> tuple[IndexOperand, ...]:
+    found: list[IndexOperand] = []
+    for index in piece.indices:
+        if index.counts is not None:
+            found += _digits(selector, index, piece)
+        else:
+            found.append(_index_operand(selector, index, len(piece.dims)))
+    if len(found) > MAX_INDICES:
+        raise UnsupportedOp(f"a gather or scatter that takes {len(found)} indices; an instruction has {MAX_INDICES}")
+    return tuple(found)
 
 
 def _index_operand(selector: Selector, index: Index, rank: int) -> IndexOperand:
@@ -61,6 +72,40 @@ def _index_operand(selector: Selector, index: Index, rank: int) -> IndexOperand:
             tile = fetch(selector, index.access)
         operand = tile.operand
     return IndexOperand(operand, DimMap(index.along), index.limit)
+
+
+def _digits(selector: Selector, index: Index, piece: Piece) -> list[IndexOperand]:
+    """A sum that counts elements, and the bytes of its digits: one index for the two lowest, one for each above."""
+    counts, levels = index.counts, list(index.levels)
+    assert counts is not None
+    positions = [variable for variable, _ in counts.terms]
+    dims = tuple(piece.dims[p] for p in positions)
+    value = selector.new_scratch(dims, IEEE_INT32).operand
+    steps = tuple(DimMap(coefficient) for _, coefficient in counts.terms)
+    selector.emit(asm.IotaInst(dims, value, counts.offset, steps, origin=selector.stream.origin))
+    found = []
+    limit = index.limit
+    while len(levels) > 2:
+        start, stride = levels.pop()
+        high, value = _divided(selector, value, start, dims)
+        found.append(IndexOperand(embed(high, positions, len(piece.dims)), DimMap(stride), -(-limit // start)))
+        limit = start
+    inner = levels[0][1]
+    along = DimMap(inner) if len(levels) == 1 else DimMap(inner, *levels[1])
+    return [*found, IndexOperand(embed(value, positions, len(piece.dims)), along, limit)]
+
+
+def _divided(selector: Selector, value: Operand, divisor: int, dims: tuple[asm.Extent, ...]) -> tuple[Operand, Operand]:
+    """Quotient and remainder of numbers that are not negative."""
+    number = selector.number(divisor, IEEE_INT32)[0]
+    quotient, below, rest = (selector.new_scratch(dims, IEEE_INT32).operand for _ in range(3))
+    for name, out, inputs in (
+        ("div", quotient, (value, number)),
+        ("mul", below, (quotient, number)),
+        ("sub", rest, (value, below)),
+    ):
+        selector.emit(selector.vop(name, Compute.I32, dims, out, inputs))
+    return quotient, rest
 
 
 def _fetch_remote(selector: Selector, piece: Piece, out: Operand) -> None:
@@ -110,9 +155,8 @@ def put(selector: Selector, value: SSAValue, access: Access, accumulate: bool, m
 def _put_piece(selector: Selector, piece: Piece, source: Operand, accumulate: bool, masked: bool) -> None:
     origin = selector.stream.origin
     if piece.indices:
-        indices = tuple(_index_operand(selector, index, len(piece.dims)) for index in piece.indices)
-        table = _plain(piece.operand)
-        selector.emit(asm.ScatterInst(piece.dims, table, source, indices, accumulate, masked, origin=origin))
+        indices = _index_operands(selector, piece)
+        selector.emit(asm.ScatterInst(piece.dims, piece.operand, source, indices, accumulate, masked, origin=origin))
     elif accumulate:
         compute = Compute.I32 if selector.is_integer(piece.operand.format) else Compute.F32
         target = _plain(piece.operand)

@@ -44,13 +44,16 @@ void notify_memory_hook(int device, uint64_t address, int64_t change) {
   }
 }
 
-/// (name, program or None, device, stream, start_ns, duration_ns, bytes) of each launch and transfer.
+/// (name, program or None, device, stream, start_ns, duration_ns, bytes) of each launch, transfer and exchange.
 py::list recorded() {
   py::list list;
   for (const auto& e : profiler::take_events()) {
     const auto& a = e.activity;
-    const bool launch = a.kind == card::Activity::Kind::launch;
-    const std::string name = launch ? e.name : a.kind == card::Activity::Kind::dma_in ? "HtoD" : "DtoH";
+    using Kind = card::Activity::Kind;
+    const std::string name = a.exchange               ? a.exchange->kind
+                             : a.kind == Kind::launch ? e.name
+                             : a.kind == Kind::dma_in ? "HtoD"
+                                                      : "DtoH";
     list.append(py::make_tuple(name, std::const_pointer_cast<card::Program>(a.program), e.device, a.stream, a.start_ns,
                                a.end_ns - a.start_ns, a.bytes));
   }

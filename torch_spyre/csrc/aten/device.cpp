@@ -23,7 +23,7 @@ std::mutex open_mutex;
 std::atomic<bool> bad_fork{false};
 thread_local c10::DeviceIndex current_index = -1;  // nothing chosen yet: LOCAL_RANK says
 thread_local std::array<int8_t, kMaxDevices> current_streams{};
-std::array<std::atomic<uint32_t>, kMaxDevices> next_low{}, next_high{};
+std::array<std::atomic<uint32_t>, kMaxDevices> next_low{}, next_high{}, next_link{};
 
 /// DMA rates of the device description. Needs the GIL, so it must not be called with a lock held.
 card::DmaTiming described_timing() {
@@ -149,9 +149,14 @@ c10::Stream stream_from_pool(c10::DeviceIndex index, int priority) {
   return c10::Stream(c10::Stream::UNSAFE, spyre_device(index), id);
 }
 
+c10::Stream link_stream(c10::DeviceIndex index) {
+  const c10::StreamId id = card::kStreams + next_link[index]++ % card::kLinkStreams;
+  return c10::Stream(c10::Stream::UNSAFE, spyre_device(index), id);
+}
+
 c10::Stream exchange_stream(c10::Stream stream) {
   const auto index = resolve_device(stream.device_index());
-  TORCH_CHECK(stream.id() >= 0 && stream.id() < card::kStreams, "stream ", stream.id(),
+  TORCH_CHECK(stream.id() >= 0 && stream.id() < card::kAllStreams, "stream ", stream.id(),
               " does not exist; a card has 0..", card::kStreams - 1);
   const auto previous = current_stream(index);
   current_streams[index] = static_cast<int8_t>(stream.id());

@@ -41,6 +41,8 @@ int current_stream_id(c10::DeviceIndex index);
 c10::Stream current_stream(c10::DeviceIndex index);
 c10::Stream default_stream(c10::DeviceIndex index);
 c10::Stream stream_from_pool(c10::DeviceIndex index, int priority);
+/// The next of the streams on which exchanges with other cards wait.
+c10::Stream link_stream(c10::DeviceIndex index);
 /// Returns the stream that was current on that device.
 c10::Stream exchange_stream(c10::Stream stream);
 

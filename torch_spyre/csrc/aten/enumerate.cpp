@@ -63,7 +63,7 @@ std::vector<int> listed_cards(const char* text, int total) {
 
 std::vector<int> read_cards() {
   const bool mock = is_mock();
-  const int world = read_int("AIU_WORLD_SIZE", 1);
+  const int world = read_int("AIU_WORLD_SIZE", read_int("LOCAL_WORLD_SIZE", 1));
   if (mock && world < 1) {
     raise("InvalidArgument",
           "FLEX_DEVICE=MOCK shows AIU_WORLD_SIZE cards, which is " + std::to_string(world) + "; set it to 1 or more");

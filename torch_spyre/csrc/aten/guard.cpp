@@ -46,7 +46,12 @@ struct SpyreGuardImpl final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device device, int priority) const override {
     return stream_from_pool(resolve_device(device.index()), priority);
   }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
+  /// Streams of exchanges with other cards are not for programs.
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    TORCH_CHECK(stream.id() < card::kStreams, "stream ", stream.id(), " does not exist; a card has 0..",
+                card::kStreams - 1);
+    return exchange_stream(stream);
+  }
   bool queryStream(const c10::Stream& stream) const override { return stream_idle(stream); }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize_stream(stream); }
   void synchronizeDevice(c10::DeviceIndex index) const override { synchronize_device(resolve_device(index)); }
@@ -70,7 +75,7 @@ struct SpyreGuardImpl final : c10::impl::DeviceGuardImplInterface {
     on_card([&] {
       if (e.device == stream.device_index()) return card.wait(id_of(stream), e.marker);
       card_of(e.device).synchronize(e.marker);
-      card.wait_until(id_of(stream), e.marker.time_ns);
+      card.wait_until(id_of(stream), e.marker.time());
     });
   }
   bool queryEvent(void* event) const override {
@@ -82,7 +87,7 @@ struct SpyreGuardImpl final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   /// Milliseconds on the device clock.
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
-    const auto from = event_of(start).marker.time_ns, to = event_of(end).marker.time_ns;
+    const auto from = event_of(start).marker.time(), to = event_of(end).marker.time();
     return (static_cast<double>(to) - static_cast<double>(from)) / 1e6;
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {

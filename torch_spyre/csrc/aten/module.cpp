@@ -95,7 +95,15 @@ void bind_streams(py::module_& m) {
   m.def(
       "get_stream_from_pool", [](int64_t device, int priority) { return stream_from_pool(checked(device), priority); },
       py::arg("device"), py::arg("priority") = 0);
-  m.def("set_current_stream", &exchange_stream, py::arg("stream"));
+  m.def(
+      "set_current_stream",
+      [](c10::Stream stream) {
+        // Streams of exchanges are not for programs.
+        TORCH_CHECK(stream.id() >= 0 && stream.id() < card::kStreams, "stream ", stream.id(),
+                    " does not exist; a card has 0..", card::kStreams - 1);
+        return exchange_stream(stream);
+      },
+      py::arg("stream"));
 }
 
 }  // namespace
@@ -157,5 +165,6 @@ PYBIND11_MODULE(_C, m) {
   spyre::bind_eager_buckets(m);
   spyre::bind_monitor(m);
   spyre::bind_recording(m);
+  spyre::bind_distributed(m);
   spyre::register_structured_ops();
 }

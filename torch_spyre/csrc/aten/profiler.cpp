@@ -52,8 +52,6 @@ std::array<Timeline, kMaxDevices> timelines;  // guarded by the mutex
 
 void finish(Event event) {
   std::lock_guard lock(mutex);
-  auto& timeline = timelines[event.device];
-  event.shown_ns = timeline.place(event.activity.start_ns, event.host_begin_ns);
   events.push_back(std::move(event));
 }
 
@@ -149,6 +147,10 @@ void stop() {
 
 std::vector<Event> take_events() {
   std::lock_guard lock(mutex);
+  for (Event& event : events) {
+    event.activity.settle();
+    event.shown_ns = timelines[event.device].place(event.activity.start_ns, event.host_begin_ns);
+  }
   return std::exchange(events, {});
 }
 

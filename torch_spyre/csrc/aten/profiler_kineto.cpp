@@ -144,9 +144,8 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
   void add_call(const profiler::Event& event, int32_t flow, const libkineto::getLinkedActivityCallback& linked) {
-    const bool launch = event.activity.kind == Kind::launch;
-    auto& call = add(ActivityType::PRIVATEUSE1_RUNTIME, launch ? "aiuLaunchControlBlocks" : "aiuMemcpy",
-                     event.host_begin_ns, event.host_end_ns);
+    auto& call =
+        add(ActivityType::PRIVATEUSE1_RUNTIME, call_name(event.activity.kind), event.host_begin_ns, event.host_end_ns);
     call.id = flow;
     call.device = libkineto::processId();
     call.resource = event.thread;
@@ -161,7 +160,8 @@ class Session final : public libkineto::IActivityProfilerSession {
   void add_device(const profiler::Event& event, int32_t flow, const libkineto::getLinkedActivityCallback& linked,
                   Programs& programs) {
     const auto& a = event.activity;
-    const auto type = a.kind == Kind::launch ? ActivityType::CONCURRENT_KERNEL : ActivityType::GPU_MEMCPY;
+    const bool copies = a.kind == Kind::dma_in || a.kind == Kind::dma_out;
+    const auto type = copies ? ActivityType::GPU_MEMCPY : ActivityType::CONCURRENT_KERNEL;
     const auto duration = static_cast<int64_t>(a.end_ns - a.start_ns);
     auto& work = add(type, name_of(event), event.shown_ns, event.shown_ns + duration);
     work.id = flow;
@@ -180,13 +180,37 @@ class Session final : public libkineto::IActivityProfilerSession {
     if (!event.user_line.empty()) work.addMetadata("user_line", quoted(event.user_line));
     if (a.kind == Kind::launch) {
       for (const auto& [key, value] : programs.of(event)) work.addMetadata(key, value);
+    } else if (a.exchange) {
+      describe_exchange(*a.exchange, work);
     } else {
       work.addMetadata("bytes", a.bytes);
       work.addMetadata("memory bandwidth (GB/s)", static_cast<double>(a.bytes) / std::max<int64_t>(duration, 1));
     }
   }
 
+  static const char* call_name(Kind kind) {
+    if (kind == Kind::exchange) return "aiuCollective";
+    return kind == Kind::launch ? "aiuLaunchControlBlocks" : "aiuMemcpy";
+  }
+
+  /// What tools that analyse communication look for.
+  static void describe_exchange(const card::ExchangeInfo& info, libkineto::GenericTraceActivity& work) {
+    work.addMetadata("coll_kind", quoted(info.kind));
+    work.addMetadata("coll_group", quoted(info.group));
+    work.addMetadata("coll_algo", quoted(info.algorithm));
+    work.addMetadata("coll_bytes", info.bytes);
+    work.addMetadata("coll_wire_bytes", info.wire_bytes);
+    work.addMetadata("coll_sequence", info.sequence);
+    work.addMetadata("coll_rank", info.rank);
+    work.addMetadata("coll_peers", quoted(c10::str(c10::Join(",", info.peers))));
+    work.addMetadata("Collective name", quoted(info.kind));
+    work.addMetadata("Process Group Name", quoted(info.group));
+    work.addMetadata("Group size", static_cast<int64_t>(info.peers.size()));
+  }
+
   static std::string name_of(const profiler::Event& event) {
+    // Tools know kernels that communicate by this prefix.
+    if (event.activity.kind == Kind::exchange) return "ncclDevKernel_spyreccl_" + event.activity.exchange->kind;
     if (event.activity.kind == Kind::dma_in) return "Memcpy (HtoD)";
     if (event.activity.kind == Kind::dma_out) return "Memcpy (DtoH)";
     return event.name.empty() ? "program" : event.name;
@@ -238,7 +262,7 @@ struct Stubs final : torch::profiler::impl::ProfilerStubs {
   }
   float elapsed(const torch::profiler::impl::ProfilerVoidEventStub* begin,
                 const torch::profiler::impl::ProfilerVoidEventStub* end) const override {
-    const auto time = [](const auto* e) { return static_cast<const card::Marker*>(e->get())->time_ns; };
+    const auto time = [](const auto* e) { return static_cast<const card::Marker*>(e->get())->time(); };
     return static_cast<float>(static_cast<double>(time(end) - time(begin)) / 1e3);  // us
   }
   void mark(const char*) const override {}

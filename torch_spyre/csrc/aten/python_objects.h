@@ -15,6 +15,7 @@ void bind_eager(pybind11::module_& m);
 void bind_eager_buckets(pybind11::module_& m);
 void bind_monitor(pybind11::module_& m);
 void bind_recording(pybind11::module_& m);
+void bind_distributed(pybind11::module_& m);
 void register_structured_ops();
 
 /// For methods without arguments: None in place of the object raises TypeError, where pybind11 alone passes null.

@@ -36,6 +36,8 @@ void Recording::start() {
   if (slot_ && slot_->load() == this) raise("InvalidArgument", "the recording is active on another thread");
   if (!launches_.empty()) raise("InvalidArgument", "the recording holds launches; make a new one");
   if (!active_slot) active_slot = std::make_shared<std::atomic<Recording*>>(nullptr);
+  static std::atomic<uint64_t> started{0};
+  id_ = ++started;
   slot_ = active_slot;
   slot_->store(this);
 }
@@ -44,6 +46,7 @@ void Recording::stop() {
   if (active() != this) raise("InvalidArgument", "the recording is not active on this thread");
   slot_->store(nullptr);
   numbers_.clear();
+  if (!unfinished_.empty()) spoil("a collective that was not waited for");
 }
 
 void Recording::spoil(const std::string& reason) {
@@ -62,26 +65,44 @@ void Recording::hold(const at::Tensor& tensor) {
   if (held_.insert(tensor.storage().unsafeGetStorageImpl()).second) storages_.push_back(tensor.storage());
 }
 
-void Recording::launched(c10::DeviceIndex device, const LaunchPlan& plan, std::span<const card::Buffer> buffers,
-                         std::span<const uint64_t> displacements, std::span<const card::Scalar> scalars) {
+Recording::Origin Recording::origin_of(uint64_t address, uint64_t displacement) const {
+  const auto it = numbers_.find(address - displacement);
+  const bool inside = it != numbers_.end();
+  return {inside, inside ? it->second : address - displacement, displacement};
+}
+
+void Recording::check_stream(c10::DeviceIndex device) {
   if (launches_.empty()) {
     device_ = device;
     stream_ = current_stream_id(device);
   }
   if (device != device_ || current_stream_id(device) != stream_) spoil("launches on several devices or streams");
-  Launch launch{plan.program, plan.name, {buffers.begin(), buffers.end()}, {scalars.begin(), scalars.end()}, {}};
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    const auto memory = buffers[i].address - displacements[i];
-    const auto it = numbers_.find(memory);
-    const bool inside = it != numbers_.end();
-    launch.origins.push_back({inside, inside ? it->second : memory, displacements[i]});
-  }
+}
+
+void Recording::launched(c10::DeviceIndex device, const LaunchPlan& plan, std::span<const card::Buffer> buffers,
+                         std::span<const uint64_t> displacements, std::span<const card::Scalar> scalars) {
+  check_stream(device);
+  Launch launch{plan.program, plan.name, {buffers.begin(), buffers.end()}, {scalars.begin(), scalars.end()}, {}, {}};
+  for (size_t i = 0; i < buffers.size(); ++i) launch.origins.push_back(origin_of(buffers[i].address, displacements[i]));
   launches_.push_back(std::move(launch));
+}
+
+void Recording::did(c10::DeviceIndex device, std::string what, std::span<const uint64_t> addresses,
+                    std::function<void()> again) {
+  check_stream(device);
+  Launch step{nullptr, std::move(what), {}, {}, {}, std::move(again)};
+  for (const auto address : addresses) step.origins.push_back(origin_of(address, 0));
+  launches_.push_back(std::move(step));
+}
+
+size_t Recording::size() const {
+  return static_cast<size_t>(std::ranges::count_if(launches_, [](const Launch& launch) { return !launch.again; }));
 }
 
 bool Recording::Launch::operator==(const Launch& other) const {
   const auto same_bits = [](const card::Scalar& a, const card::Scalar& b) { return a.i == b.i; };
   const auto same_size = [](const card::Buffer& a, const card::Buffer& b) { return a.bytes == b.bytes; };
+  if (program == nullptr && name != other.name) return false;
   return program == other.program && origins == other.origins &&
          std::ranges::equal(scalars, other.scalars, same_bits) && std::ranges::equal(buffers, other.buffers, same_size);
 }
@@ -93,6 +114,10 @@ bool Recording::same_as(const Recording& other) const {
 void Recording::replay() const {
   if (!spoiled_.empty()) raise("InvalidArgument", "the recording cannot be replayed: " + spoiled_);
   for (const auto& launch : launches_) {
+    if (launch.again) {
+      launch.again();
+      continue;
+    }
     const profiler::Call call(&launch.name);
     submit(device_, launch.program, launch.buffers, launch.scalars);
   }

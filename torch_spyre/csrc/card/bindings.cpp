@@ -165,7 +165,14 @@ void bind_dma(py::class_<Card>& card) {
 
 void bind_streams(py::class_<Card>& card) {
   using NoGil = py::call_guard<py::gil_scoped_release>;
-  card.def("record", &Card::record, py::arg("stream") = 0)
+  // Streams of exchanges are not for programs.
+  const auto record = [](Card& c, int stream) {
+    if (stream >= kStreams)
+      throw Error("InvalidArgument",
+                  "stream " + std::to_string(stream) + "; a card has streams 0.." + std::to_string(kStreams - 1));
+    return c.record(stream);
+  };
+  card.def("record", record, py::arg("stream") = 0)
       .def("wait", &Card::wait, py::arg("stream"), py::arg("marker"))
       .def("complete", &Card::complete, py::arg("marker"))
       .def("synchronize", py::overload_cast<>(&Card::synchronize), NotNone(), NoGil())
@@ -196,7 +203,7 @@ void bind_card(py::module_& m) {
   py::class_<Marker>(m, "Marker", py::module_local())
       .def_readonly("stream", &Marker::stream)
       .def_readonly("sequence", &Marker::sequence)
-      .def_readonly("time_ns", &Marker::time_ns);
+      .def_property_readonly("time_ns", &Marker::time);
   py::class_<Card> card(m, "Card", py::module_local());
   card.def(py::init([](int index) { return Card::open(index); }), py::arg("index") = 0)
       .def("allocate", &Card::allocate, py::arg("bytes"))

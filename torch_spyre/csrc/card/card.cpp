@@ -79,6 +79,10 @@ class CardImpl final : public Card {
     if (!plan.empty) transfer(plan, false, blocking, stream, std::move(keep));
   }
 
+  void dma_in(const BoxTransfer& t, int stream) override { transfer(t, true, stream); }
+  void dma_out(const BoxTransfer& t, int stream) override { transfer(t, false, stream); }
+  void fill(uint64_t address, uint64_t bytes, std::span<const std::byte> element, int stream) override;
+
   void write(uint64_t address, std::span<const std::byte> bytes, int stream) override {
     std::vector<Point> after = used(address, bytes.size(), stream, "write").first;
     queue_.throw_sticky(stream);
@@ -105,11 +109,16 @@ class CardImpl final : public Card {
   void launch(std::shared_ptr<const Program> program, std::span<const Buffer> args, std::span<const Scalar> scalars,
               int stream) override;
 
-  Marker record(int stream) override { return queue_.record(checked(stream)); }
+  Marker exchange(int stream, std::shared_ptr<Exchange> exchange, std::span<const ExchangeUse> uses,
+                  std::span<const Marker> after, std::shared_ptr<const ExchangeInfo> info) override;
+  void forgive_exchanges() override { queue_.forgive_exchanges(); }
+
+  Marker record(int stream) override { return queue_.record(any_stream(stream)); }
   void wait(int stream, const Marker& marker) override {
-    if (marker.sequence > progress_.tail(checked(marker.stream)).sequence)
+    const bool known = marker.stream >= 0 && marker.stream < kAllStreams;
+    if (!known || marker.sequence > progress_.tail(marker.stream).sequence)
       throw Error("InvalidArgument", "wait: a marker that was not recorded on this card");
-    queue_.wait(checked(stream), marker);
+    queue_.wait(any_stream(stream), marker);
   }
   void wait_until(int stream, uint64_t time_ns) override { queue_.wait_until(checked(stream), time_ns); }
   bool complete(const Marker& marker) const override { return progress_.done({marker.stream, marker.sequence}); }
@@ -152,6 +161,7 @@ class CardImpl final : public Card {
  private:
   class LaunchCommand;
   class DmaCommand;
+  class FillCommand;
 
   static int checked(int stream) {
     if (stream < 0 || stream >= kStreams)
@@ -159,6 +169,9 @@ class CardImpl final : public Card {
                   "stream " + std::to_string(stream) + "; a card has streams 0.." + std::to_string(kStreams - 1));
     return stream;
   }
+
+  /// The same, and streams of exchanges.
+  static int any_stream(int stream) { return stream >= kStreams && stream < kAllStreams ? stream : checked(stream); }
 
   /// What work that uses the memory has to wait for, and the number of the allocation.
   std::pair<std::vector<Point>, uint64_t> used(uint64_t address, uint64_t bytes, int stream, const char* what) {
@@ -179,6 +192,7 @@ class CardImpl final : public Card {
   }
 
   void transfer(const DmaPlan& plan, bool to_device, bool blocking, int stream, std::shared_ptr<const void> keep);
+  void transfer(const BoxTransfer& boxes, bool to_device, int stream);
 
   template <class Copy>
   void transfer_now(bool to_device, uint64_t bytes, int stream, std::vector<Point> after, Copy&& copy) {
@@ -189,13 +203,17 @@ class CardImpl final : public Card {
       count_dma(to_device, bytes);
     };
     const Cost cost = dma_cost(to_device, bytes);
-    booked_dma(to_device, stream, queue_.run_now(stream, run, cost, std::move(after)), cost, bytes);
+    booked_dma(to_device, stream, queue_.run_now(stream, run, cost, std::move(after)), bytes);
   }
 
-  void booked_dma(bool to_device, int stream, uint64_t end, Cost cost, uint64_t bytes) {
-    using Kind = Activity::Kind;
+  void booked_dma(bool to_device, int stream, const Booked& at, uint64_t bytes) {
+    tell(to_device ? Activity::Kind::dma_in : Activity::Kind::dma_out, stream, at, bytes, nullptr);
+  }
+  void tell(Activity::Kind kind, int stream, const Booked& at, uint64_t bytes, std::shared_ptr<const Program> program,
+            std::shared_ptr<const ExchangeInfo> info = nullptr) {
     if (Observer* observer = observer_.load(std::memory_order_acquire))
-      observer->booked({to_device ? Kind::dma_in : Kind::dma_out, stream, end - cost.duration_ns, end, bytes, nullptr});
+      observer->booked({kind, stream, at.start_ns, at.end_ns, bytes, std::move(program), std::move(info),
+                        at.later_start, at.later_end});
   }
 
   /// Announces a launch or transfer that writes up to `written` bytes of a range; in a timing-only run, that what is
@@ -332,9 +350,81 @@ void CardImpl::transfer(const DmaPlan& plan, bool to_device, bool blocking, int 
     return;
   }
   const Cost cost = dma_cost(to_device, plan.bytes);
-  const uint64_t end = queue_.submit(
-      stream, std::make_unique<DmaCommand>(*this, plan, to_device, number, std::move(keep)), cost, std::move(after));
-  booked_dma(to_device, stream, end, cost, plan.bytes);
+  const Booked at = queue_.submit(stream, std::make_unique<DmaCommand>(*this, plan, to_device, number, std::move(keep)),
+                                  cost, std::move(after));
+  booked_dma(to_device, stream, at, plan.bytes);
+}
+
+void CardImpl::transfer(const BoxTransfer& boxes, bool to_device, int stream) {
+  const std::vector<DmaPlan> plans = plan_boxes(boxes, to_device);
+  if (plans.empty()) return;
+  std::vector<Point> after = used(boxes.address, boxes.bytes, stream, to_device ? "dma_in" : "dma_out").first;
+  queue_.throw_sticky(stream);
+  uint64_t moved = 0;
+  for (const DmaPlan& plan : plans) moved += plan.bytes;
+  if (to_device)
+    writing(boxes.address, boxes.bytes, moved);
+  else
+    check_defined(boxes.address);
+  if (!to_device && timing_only_)
+    for (const TransferBox& box : boxes.boxes) {
+      std::byte* begin =
+          static_cast<std::byte*>(boxes.host) + box.host_offset * format_bytes(static_cast<Format>(boxes.host_format));
+      clear_host({begin, boxes.host_format, box.size, box.host_stride});
+    }
+  if (sanitizing() && to_device)
+    for (const DmaPlan& plan : plans)
+      for_each_device_run(plan, [&](uint64_t begin, uint64_t end) { shadow_.written(begin, end); });
+  transfer_now(to_device, moved, stream, std::move(after), [&] {
+    for (const DmaPlan& plan : plans) run_dma(plan, to_device, memory_.at(0));
+  });
+}
+
+class CardImpl::FillCommand final : public Command {
+ public:
+  FillCommand(CardImpl& card, uint64_t address, uint64_t bytes, std::span<const std::byte> element, uint64_t number)
+      : card_(card),
+        address_(address),
+        bytes_(bytes),
+        element_(element.begin(), element.end()),
+        number_(number),
+        fate_(card.strike(Fault::dma)),
+        compute_(!card.timing_only_) {}
+  void run() override {
+    suffer(fate_, "transfer");
+    if (compute_) run_fill(card_.memory_.at(address_), bytes_, element_);
+    card_.count_dma(true, bytes_);
+  }
+  void dropped() override { card_.memory_.lost_write(address_, number_); }
+  bool lengthy() const override { return compute_ && bytes_ > kLengthyBytes; }
+
+ private:
+  CardImpl& card_;
+  uint64_t address_, bytes_;
+  std::vector<std::byte> element_;
+  uint64_t number_;  // of the allocation
+  Strike fate_;
+  bool compute_;
+};
+
+void CardImpl::fill(uint64_t address, uint64_t bytes, std::span<const std::byte> element, int stream) {
+  const size_t n = element.size();
+  if ((n != 1 && n != 2 && n != 4 && n != 8) || bytes % n)
+    throw Error("InvalidArgument", "fill: " + std::to_string(bytes) + " bytes with an element of " + std::to_string(n) +
+                                       "; an element has 1, 2, 4 or 8 bytes, and the range whole elements");
+  auto [after, number] = used(address, bytes, stream, "fill");
+  queue_.throw_refusal(stream);
+  writing(address, bytes, bytes);
+  auto command = std::make_unique<FillCommand>(*this, address, bytes, element, number);
+  const Cost cost = dma_cost(true, bytes);
+  Booked at;
+  if (sanitizing()) {
+    shadow_.written(address, address + bytes);
+    at = queue_.run_now(stream, [&] { command->run(); }, cost, std::move(after));
+  } else {
+    at = queue_.submit(stream, std::move(command), cost, std::move(after));
+  }
+  booked_dma(true, stream, at, bytes);
 }
 
 void check_argument(const Image& image, size_t a, const Buffer& buffer) {
@@ -390,16 +480,45 @@ void CardImpl::launch(std::shared_ptr<const Program> program, std::span<const Bu
   command->fate = strike(Fault::launch);
   command->compute = !timing_only_;
   const Cost cost{Engine::compute, image.duration_ns};
-  uint64_t end;
+  Booked at;
   if (sanitizing()) {
     command->launch.shadow = &shadow_;
     command->launch.memory = memory_.at(0);
-    end = queue_.run_now(stream, [&] { command->run(); }, cost, std::move(after));
+    at = queue_.run_now(stream, [&] { command->run(); }, cost, std::move(after));
   } else {
-    end = queue_.submit(stream, std::move(command), cost, std::move(after));
+    at = queue_.submit(stream, std::move(command), cost, std::move(after));
   }
-  if (Observer* observer = observer_.load(std::memory_order_acquire))
-    observer->booked({Activity::Kind::launch, stream, end - image.duration_ns, end, 0, std::move(program)});
+  tell(Activity::Kind::launch, stream, at, 0, std::move(program));
+}
+
+Marker CardImpl::exchange(int stream, std::shared_ptr<Exchange> exchange, std::span<const ExchangeUse> uses,
+                          std::span<const Marker> after, std::shared_ptr<const ExchangeInfo> info) {
+  if (stream < kStreams || stream >= kAllStreams)
+    throw Error("InvalidArgument", "exchange: stream " + std::to_string(stream) + " is not one for exchanges, " +
+                                       std::to_string(kStreams) + ".." + std::to_string(kAllStreams - 1));
+  queue_.throw_refusal(stream);
+  std::vector<Point> points;
+  std::vector<std::pair<uint64_t, uint64_t>> written;
+  for (const ExchangeUse& use : uses) {
+    if (!use.bytes) continue;
+    const uint64_t number = memory_.use(use.address, use.bytes, stream, "exchange", points);
+    if (use.writes) {
+      written.emplace_back(use.address, number);
+      writing(use.address, use.bytes, use.bytes);
+      if (sanitizing()) shadow_.written(use.address, use.address + use.bytes);
+    } else {
+      check_defined(use.address);
+    }
+  }
+  auto dropped = [this, written = std::move(written)] {
+    for (auto [address, number] : written) memory_.lost_write(address, number);
+  };
+  Marker end;
+  const Booked at =
+      queue_.exchange(stream, std::move(exchange), memory_.at(0), std::move(dropped), std::move(points), after, end);
+  const uint64_t bytes = info ? info->bytes : 0;
+  tell(Activity::Kind::exchange, stream, at, bytes, nullptr, std::move(info));
+  return end;
 }
 
 }  // namespace

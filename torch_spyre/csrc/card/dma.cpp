@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "access.h"
+#include "dma_dims.h"
 #include "team.h"
 
 namespace spyre::card {
@@ -18,9 +19,7 @@ constexpr uint64_t kMaxVisits = 1ull << 32;
 
 [[noreturn]] void bad(const std::string& message) { throw Error("InvalidArgument", "DMA: " + message); }
 
-struct ViewDim {
-  int64_t size, host, device;  // elements; strides of the host tensor and of the device storage's host view
-};
+using ViewDim = TransferDim;  // strides of the host tensor and of the device storage's host view
 
 using DeviceDim = LayoutMap::DeviceDim;
 
@@ -69,20 +68,6 @@ StorageDims storage_dims(const DeviceTensor& t) {
   if (dims.data.size() > kMaxDims)
     bad("the layout has " + std::to_string(dims.data.size()) + " device dims; 8 are possible");
   return dims;
-}
-
-/// Joins neighbouring dims that both sides traverse as one.
-void merge_dims(std::vector<ViewDim>& dims) {
-  std::vector<ViewDim> merged;
-  for (const ViewDim& d : dims) {
-    int64_t host, device;
-    if (!merged.empty() && !__builtin_mul_overflow(d.host, d.size, &host) && merged.back().host == host &&
-        !__builtin_mul_overflow(d.device, d.size, &device) && merged.back().device == device)
-      merged.back() = {merged.back().size * d.size, d.host, d.device};
-    else
-      merged.push_back(d);
-  }
-  dims = std::move(merged);
 }
 
 /// Expresses the device side as one DimMap per dim, which copies faster than a layout. Works when each dim of the view

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <vector>
 
 #include "kernels/kernels.h"
 #include "spyre/card.h"
@@ -24,6 +26,12 @@ struct DmaPlan {
 
 /// Checks both tensors against each other and the view against its layout. Throws InvalidArgument or OutOfBounds.
 DmaPlan plan_dma(const HostTensor& host, const DeviceTensor& device, bool to_device);
+
+/// The same by strides: one plan for each box, and more where a box has too many dims. Clearing is left to the first.
+std::vector<DmaPlan> plan_boxes(const BoxTransfer& transfer, bool to_device);
+
+/// Writes an element over and over to `bytes` bytes from `begin`.
+void run_fill(std::byte* begin, uint64_t bytes, std::span<const std::byte> element);
 
 /// `memory` is the host address of card address 0. Throws Overflow if an int64 value does not fit int32.
 void run_dma(const DmaPlan& plan, bool to_device, std::byte* memory);

@@ -92,9 +92,9 @@ class Memory {
  private:
   struct Live {
     uint64_t end;
-    std::bitset<kStreams> used;  // streams that use it
-    std::vector<Point> pending;  // uses by earlier owners
-    uint64_t number;             // no two allocations have the same
+    std::bitset<kAllStreams> used;  // streams that use it
+    std::vector<Point> pending;     // uses by earlier owners
+    uint64_t number;                // no two allocations have the same
     Contents contents = Contents::values;
     uint64_t written = 0;  // bytes that went to small pages of it
   };

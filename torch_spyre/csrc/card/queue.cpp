@@ -75,6 +75,33 @@ Error as_seen(const Error& error, const std::string& who, bool first) {
   return Error(error.kind(), text + "; " + who + " refuses further calls until torch.spyre.reset()");
 }
 
+Booked as_booked(const Moment& end, Cost cost) {
+  return {end.at_least() - cost.duration_ns, end.at_least(), nullptr, end.node()};
+}
+
+/// A time that is known already, for who asks later.
+std::shared_ptr<const LaterTime> said(uint64_t ns) {
+  auto time = std::make_shared<LaterTime>();
+  time->ns = ns;
+  time->known = true;
+  return time;
+}
+
+/// The part of an exchange that the queue treats like any command: what to do if it never runs.
+class DroppedExchange final : public Command {
+ public:
+  explicit DroppedExchange(std::function<void()> dropped) : dropped_(std::move(dropped)) {}
+  void run() override {}
+  void dropped() override { dropped_(); }
+
+ private:
+  std::function<void()> dropped_;
+};
+
+bool of_an_exchange(const Error& error) {
+  return error.kind() == "PeerLost" || error.kind() == "CollectiveMismatch" || error.kind() == "CollectiveTimeout";
+}
+
 std::optional<Error> execute(auto& command) {
   try {
     command.run();
@@ -88,9 +115,9 @@ std::optional<Error> execute(auto& command) {
 
 }  // namespace
 
-Queue::Queue(Progress& progress) : progress_(progress), streams_(kStreams) {
-  for (int s = 0; s < kStreams; ++s) streams_[s].id = s;
-  active_.reserve(kStreams);
+Queue::Queue(Progress& progress) : progress_(progress), streams_(kAllStreams) {
+  for (int s = 0; s < kAllStreams; ++s) streams_[s].id = s;
+  active_.reserve(kAllStreams);
 }
 
 Queue::~Queue() {
@@ -138,28 +165,65 @@ uint64_t Queue::push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry e
   if (stream.entries.empty()) active_.push_back(&stream);
   stream.entries.push_back(std::move(entry));
   queued_.fetch_add(1, std::memory_order_release);
+  news_.fetch_add(1, std::memory_order_release);
   uint64_t sequence = progress_.submitted[stream.id].fetch_add(1, std::memory_order_release) + 1;
-  bool wake = !running_ && std::exchange(worker_asleep_, false);  // whoever runs looks for more
+  // Whoever runs looks for more.
+  bool wake = !running_ && worker_asleep_ && best(Runner::worker) && std::exchange(worker_asleep_, false);
   lock.unlock();
   if (wake) worker_wake_.notify_one();
   return sequence;
 }
 
-uint64_t Queue::submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after) {
+Booked Queue::submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after) {
   make_room(stream);
   std::unique_lock lock(mutex_);
   Stream& s = streams_[stream];
   check(s, Call::brings_work);
-  const uint64_t end = clock_.book(stream, cost);
+  const Booked booked = as_booked(clock_.book(stream, cost), cost);
   push(s, lock, {std::move(command), std::move(after), false});
-  return end;
+  return booked;
 }
 
-uint64_t Queue::run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after) {
+Booked Queue::exchange(int stream, std::shared_ptr<Exchange> exchange, std::byte* memory, std::function<void()> dropped,
+                       std::vector<Point> after, std::span<const Marker> markers, Marker& end) {
+  make_room(stream);
+  std::unique_lock lock(mutex_);
+  Stream& s = streams_[stream];
+  check(s, Call::brings_work);
+  for (const Marker& marker : markers) {
+    clock_.wait_until(stream, Moment(marker));
+    after.push_back({marker.stream, marker.sequence});
+  }
+  Moment arrival = clock_.now(stream).plus(0);
+  NodePtr node = clock_.book_exchange(stream);
+  std::shared_ptr<const LaterTime> start = arrival.node();
+  if (!start) start = said(arrival.at_least());
+  Booked booked{arrival.at_least(), arrival.at_least(), std::move(start), node};
+  Entry entry{std::make_unique<DroppedExchange>(std::move(dropped)), std::move(after), true};
+  entry.exchange = std::move(exchange);
+  entry.memory = memory;
+  entry.arrival = std::move(arrival);
+  entry.end = node;
+  const bool now = entry.exchange->quick() && s.entries.empty() && !running_ && !failed_ && ready(entry);
+  end = {stream, 0, booked.end_ns, node};
+  if (!now) {
+    end.sequence = push(s, lock, std::move(entry));
+    return booked;
+  }
+  active_.push_back(&s);
+  s.entries.push_back(std::move(entry));
+  queued_.fetch_add(1, std::memory_order_release);
+  end.sequence = progress_.submitted[stream].fetch_add(1, std::memory_order_release) + 1;
+  begin_exchange(s, lock);
+  return booked;
+}
+
+Booked Queue::run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after) {
   std::unique_lock lock(mutex_);
   Stream& s = streams_[stream];
   check(s, Call::asks);
-  const uint64_t end = clock_.book(stream, cost);
+  const Moment end = clock_.book(stream, cost);
+  const Booked booked = as_booked(end, cost);
   clock_.host_saw(end);
   auto awaited = std::make_shared<Awaited>(work);
   bool after_done = std::all_of(after.begin(), after.end(), [&](Point p) { return progress_.done(p); });
@@ -183,13 +247,14 @@ uint64_t Queue::run_now(int stream, const std::function<void()>& work, Cost cost
       throw Error("DeviceFault", "another thread dropped this transfer before it began (reset(drop_queued=True))");
   }
   if (awaited->error) std::rethrow_exception(awaited->error);
-  return end;
+  return booked;
 }
 
 Marker Queue::record(int stream) {
   std::lock_guard lock(mutex_);
   check(streams_[stream], Call::brings_work);
-  return {stream, progress_.tail(stream).sequence, clock_.now(stream)};
+  Moment now = clock_.now(stream).plus(0);
+  return {stream, progress_.tail(stream).sequence, now.at_least(), now.node()};
 }
 
 void Queue::wait(int stream, const Marker& marker) {
@@ -197,7 +262,7 @@ void Queue::wait(int stream, const Marker& marker) {
   std::unique_lock lock(mutex_);
   Stream& s = streams_[stream];
   check(s, Call::brings_work);
-  clock_.wait_until(stream, marker.time_ns);
+  clock_.wait_until(stream, Moment(marker));
   Point point{marker.stream, marker.sequence};
   if (marker.stream == stream || (progress_.done(point) && !failed(point))) return;
   push(s, lock, {nullptr, {point}, true});
@@ -212,7 +277,7 @@ void Queue::synchronize(const Marker& marker) {
   Point point{marker.stream, marker.sequence};
   wait_for(point);
   std::lock_guard lock(mutex_);
-  clock_.host_saw(marker.time_ns);
+  clock_.host_saw(Moment(marker));
   if (lost_ || failed(point)) check(streams_[point.stream], Call::asks);
 }
 
@@ -220,16 +285,16 @@ void Queue::synchronize(int stream) {
   Marker tail{stream, 0, 0};
   {
     std::lock_guard lock(mutex_);
-    tail.sequence = progress_.tail(stream).sequence;
-    tail.time_ns = clock_.now(stream);
+    Moment now = clock_.now(stream).plus(0);
+    tail = {stream, progress_.tail(stream).sequence, now.at_least(), now.node()};
   }
   synchronize(tail);
 }
 
 void Queue::synchronize() {
-  for (int s = 0; s < kStreams; ++s) wait_for(progress_.tail(s));
+  for (int s = 0; s < kAllStreams; ++s) wait_for(progress_.tail(s));
   std::lock_guard lock(mutex_);
-  clock_.host_saw(clock_.latest());
+  clock_.host_saw(clock_.end());
   for (const Stream& s : streams_) check(s, Call::asks);
 }
 
@@ -245,7 +310,7 @@ void Queue::make_room(int stream) {
 
 void Queue::reset(bool drop) {
   if (drop) drop_queued();
-  for (int s = 0; s < kStreams; ++s) wait_for(progress_.tail(s));
+  for (int s = 0; s < kAllStreams; ++s) wait_for(progress_.tail(s));
   std::lock_guard lock(mutex_);
   for (Stream& s : streams_) s.error.reset();
   lost_.reset();
@@ -258,16 +323,23 @@ void Queue::drop_queued() {
   std::vector<Entry> entries;  // their memory goes when the lock is free
   std::unique_lock lock(mutex_);
   for (Stream* stream : active_) {
-    for (Entry& entry : stream->entries) {
+    const bool begun = stream->entries.front().begun;
+    uint64_t dropped = 0;
+    for (; stream->entries.size() > (begun ? 1 : 0); ++dropped) {
+      Entry& entry = stream->entries.back();
       if (entry.command) entry.command->dropped();
+      if (entry.end) entry.end->say(entry.end->ns);
       entries.push_back(std::move(entry));
+      stream->entries.pop_back();
     }
-    queued_.fetch_sub(stream->entries.size(), std::memory_order_release);
-    progress_.completed[stream->id].fetch_add(stream->entries.size(), std::memory_order_release);
-    stream->entries.clear();
+    if (begun) entries.push_back({nullptr, {}, false, stream->entries.front().exchange});
+    queued_.fetch_sub(dropped, std::memory_order_release);
+    progress_.completed[stream->id].fetch_add(dropped, std::memory_order_release);
   }
-  active_.clear();
+  std::erase_if(active_, [](const Stream* stream) { return stream->entries.empty(); });
   lock.unlock();
+  for (const Entry& entry : entries)
+    if (entry.exchange) entry.exchange->cancel("reset(drop_queued=True) dropped it");
   done_.notify_all();
 }
 
@@ -303,6 +375,7 @@ void Queue::wait_for(Point point, Patience patience) {
 
 /// Host threads that run launches want all CPUs: one that waits for much work sleeps, and wakes shortly before the end.
 void Queue::wait_behind_runner(Point point) {
+  if (auto exchange = under_way(); exchange && exchange->help()) return;
   if (near(point)) spin_until([&] { return progress_.done(point) || !running_; }, spin_pauses());
   if (progress_.done(point)) return;
   std::unique_lock lock(mutex_);
@@ -314,6 +387,13 @@ void Queue::wait_behind_runner(Point point) {
   waiting_.push_back(point);
   done_.wait_for(lock, kSlice, awake);
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), point));
+}
+
+std::shared_ptr<Exchange> Queue::under_way() const {
+  std::lock_guard lock(mutex_);
+  for (const Stream* s : active_)
+    if (s->entries.front().begun) return s->entries.front().exchange;
+  return nullptr;
 }
 
 bool Queue::near(Point point) const {
@@ -333,13 +413,14 @@ bool Queue::ready(const Entry& entry) const {
 }
 
 /// High priority first, then the stream that has waited longest for its turn. An entry waits only for entries that were
-/// submitted before it, so among all that are queued one is always ready: there is no deadlock. The worker is awake
-/// whenever there is work and nobody runs it, so a thread that waits may leave it to the worker.
+/// submitted before it, so among all that are queued one is always ready or an exchange under way: there is no
+/// deadlock. The worker is awake whenever there is work and nobody runs it, so a thread that waits may leave it to the
+/// worker.
 Queue::Stream* Queue::best(Runner runner) const {
   auto rank = [](const Stream& s) { return std::pair(s.id < kFirstHighPriorityStream, s.turn); };
   Stream* best = nullptr;
   for (Stream* s : active_)
-    if (ready(s->entries.front()) && (!best || rank(*s) < rank(*best))) best = s;
+    if (!s->entries.front().begun && ready(s->entries.front()) && (!best || rank(*s) < rank(*best))) best = s;
   if (!best || runner == Runner::worker) return best;
   const Command* command = best->entries.front().command.get();
   return command && command->lengthy() ? nullptr : best;
@@ -368,6 +449,10 @@ bool Queue::run_until(Point point, Runner runner) {
   const SliceEnd slice_end;
   auto over = [&] { return progress_.done(point) || (runner == Runner::waiter && slice_end.reached()); };
   for (bool wake = false; stream; stream = over() ? nullptr : next(runner)) {
+    if (stream->entries.front().exchange) {
+      begin_exchange(*stream, lock);
+      continue;
+    }
     Entry entry = pop(*stream);
     if (entry.inherits) inherit(*stream, entry);
     const bool refused = lost_ || stream->error;
@@ -391,6 +476,50 @@ void Queue::inherit(Stream& stream, const Entry& entry) {
     if (failed(p) && !stream.error) fail(stream, *streams_[p.stream].error);
 }
 
+/// The entry stays at the head of its stream until the exchange ends. Called by the runner, with the lock, which is
+/// free in between.
+void Queue::begin_exchange(Stream& stream, std::unique_lock<std::mutex>& lock) {
+  Entry& entry = stream.entries.front();
+  inherit(stream, entry);
+  entry.begun = true;
+  auto exchange = entry.exchange;
+  const uint64_t arrival = entry.arrival.at_least();
+  const std::optional<Error> refusal = lost_ ? lost_ : stream.error;
+  std::byte* memory = entry.memory;
+  lock.unlock();
+  if (refusal) {
+    exchange->cancel(refusal->what());
+    end_exchange(stream, &*refusal, arrival);
+  } else {
+    exchange->begin(memory, arrival,
+                    [this, &stream](const Error* error, uint64_t end) { end_exchange(stream, error, end); });
+  }
+  lock.lock();
+}
+
+void Queue::end_exchange(Stream& stream, const Error* error, uint64_t end_ns) {
+  Entry entry;  // its memory goes when the lock is free
+  std::unique_lock lock(mutex_);
+  entry = pop(stream);
+  entry.end->say(std::max(end_ns, entry.end->ns.load()));
+  if (error) entry.command->dropped();
+  if (error && !stream.error) fail(stream, *error);
+  queued_.fetch_sub(1, std::memory_order_release);
+  progress_.completed[stream.id].fetch_add(1, std::memory_order_release);
+  news_.fetch_add(1, std::memory_order_release);
+  const bool wake_worker = !running_ && best(Runner::worker) && std::exchange(worker_asleep_, false);
+  const bool wake_waiters = !waiting_.empty();
+  lock.unlock();
+  if (wake_worker) worker_wake_.notify_one();
+  if (wake_waiters) done_.notify_all();
+}
+
+void Queue::forgive_exchanges() {
+  std::lock_guard lock(mutex_);
+  for (Stream& s : streams_)
+    if (s.error && of_an_exchange(*s.error)) s.error.reset();
+}
+
 /// The command that is running is number completed + 1 of its stream.
 void Queue::fail(Stream& stream, const Error& error) {
   failed_ = true;
@@ -406,7 +535,7 @@ void Queue::fail(Stream& stream, const Error& error) {
 
 void Queue::stop_running(std::unique_lock<std::mutex>& lock) {
   running_ = false;
-  bool wake_worker = !active_.empty() && std::exchange(worker_asleep_, false);
+  bool wake_worker = best(Runner::worker) && std::exchange(worker_asleep_, false);
   bool wake_waiters = !waiting_.empty();
   lock.unlock();
   if (wake_worker) worker_wake_.notify_one();
@@ -415,11 +544,12 @@ void Queue::stop_running(std::unique_lock<std::mutex>& lock) {
 
 void Queue::work() {
   for (;;) {
+    const uint64_t seen = news_.load(std::memory_order_acquire);
     if (run_until(kNever, Runner::worker)) continue;
-    auto ready = [&] { return queued_.load(std::memory_order_acquire) != 0 && !running_; };
+    auto ready = [&] { return news_.load(std::memory_order_acquire) != seen && !running_; };
     if (spin_until(ready, spin_pauses())) continue;
     std::unique_lock lock(mutex_);
-    if (!active_.empty() && !running_) continue;
+    if (!running_ && best(Runner::worker)) continue;
     if (stop_ && active_.empty()) return;
     worker_asleep_ = true;
     worker_wake_.wait(lock, [&] { return stop_ || !worker_asleep_; });

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -29,9 +30,15 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
+/// When a command runs on the device clock, as far as it is known.
+struct Booked {
+  uint64_t start_ns, end_ns;
+  std::shared_ptr<const LaterTime> later_start, later_end;
+};
+
 /// How far each stream is, readable without a lock.
 struct Progress {
-  std::array<std::atomic<uint64_t>, kStreams> submitted{}, completed{};
+  std::array<std::atomic<uint64_t>, kAllStreams> submitted{}, completed{};
 
   bool done(Point p) const { return completed[p.stream].load(std::memory_order_acquire) >= p.sequence; }
   Point tail(int stream) const { return {stream, submitted[stream].load(std::memory_order_acquire)}; }
@@ -54,11 +61,17 @@ class Queue {
 
   /// Queues work behind all of its stream and behind the points `after`; waits first if the stream is full. Throws the
   /// sticky error if there is one; an Error thrown by the command becomes the stream's sticky error, and commands
-  /// queued behind it are dropped. Returns when the work ends on the device clock.
-  uint64_t submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after = {});
+  /// queued behind it are dropped.
+  Booked submit(int stream, std::unique_ptr<Command> command, Cost cost, std::vector<Point> after = {});
   /// The same for work whose caller waits for it, on the calling thread if possible. Its error goes to the caller and
   /// does not stick, unless the card is lost. A wait that is given up takes the work back if it has not begun.
-  uint64_t run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after = {});
+  Booked run_now(int stream, const std::function<void()>& work, Cost cost, std::vector<Point> after = {});
+
+  /// Queues an exchange behind all of its stream and behind `after`, whose errors it inherits. `dropped` is called if
+  /// it fails or never begins.
+  Booked exchange(int stream, std::shared_ptr<Exchange> exchange, std::byte* memory, std::function<void()> dropped,
+                  std::vector<Point> after, std::span<const Marker> markers, Marker& end);
+  void forgive_exchanges();
 
   Marker record(int stream);
   void wait(int stream, const Marker& marker);
@@ -91,6 +104,11 @@ class Queue {
     std::unique_ptr<Command> command;  // none: it only waits
     std::vector<Point> after;
     bool inherits;  // takes over the error of what it waits for
+    std::shared_ptr<Exchange> exchange = nullptr;
+    std::byte* memory = nullptr;
+    Moment arrival = {};
+    NodePtr end = nullptr;
+    bool begun = false;
   };
   struct Stream {
     int id;
@@ -112,6 +130,7 @@ class Queue {
   void wait_for(Point point, Patience patience = Patience::may_give_up);
   void drop_queued();
   void wait_behind_runner(Point point);
+  std::shared_ptr<Exchange> under_way() const;
   bool near(Point point) const;
   bool awaited(const Stream& stream) const;
   bool run_until(Point point, Runner runner);
@@ -120,6 +139,8 @@ class Queue {
   bool ready(const Entry& entry) const;
   Entry pop(Stream& stream);
   void inherit(Stream& stream, const Entry& entry);
+  void begin_exchange(Stream& stream, std::unique_lock<std::mutex>& lock);
+  void end_exchange(Stream& stream, const Error* error, uint64_t end_ns);
   void fail(Stream& stream, const Error& error);
   void stop_running(std::unique_lock<std::mutex>& lock);
   void work();
@@ -132,6 +153,7 @@ class Queue {
   Clock clock_;
   uint64_t turns_ = 0;
   std::atomic<uint64_t> queued_{0};   // entries not yet done
+  std::atomic<uint64_t> news_{0};     // counts what may make an entry ready: submissions, ends of exchanges
   std::atomic<bool> running_{false};  // somebody executes a command; changes under mutex_
   bool worker_asleep_ = false, stop_ = false;
   std::vector<Point> waiting_;       // of threads that sleep behind the one that runs

@@ -28,6 +28,14 @@ bool has_work(uint64_t ticket) { return half_has_work(ticket, 0) || half_has_wor
 
 constexpr int kMaxThreads = 256;
 
+int hardware_threads() { return static_cast<int>(std::thread::hardware_concurrency()); }
+
+/// Processes of this host that work together, as launchers say it.
+int local_ranks() {
+  const char* text = std::getenv("LOCAL_WORLD_SIZE");
+  return text ? std::atoi(text) : 1;
+}
+
 int default_threads() {
   if (const char* text = std::getenv("SPYRE_HOST_THREADS")) {
     char* end = nullptr;
@@ -37,15 +45,15 @@ int default_threads() {
                   std::string("SPYRE_HOST_THREADS is '") + text + "'; give 0 (hardware threads) to 256");
     if (n > 0) return static_cast<int>(n);
   }
-  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, static_cast<unsigned>(kMaxThreads)));
+  const int share = hardware_threads() / std::max(1, local_ranks());
+  return std::clamp(share, 1, kMaxThreads);
 }
 
 }  // namespace
 
 int spin_pauses() {
-  static const int pauses = std::thread::hardware_concurrency() > 1
-                                ? 2000
-                                : 0;  // some 50 us: the longest that one thread works alone between shared work
+  // Some 50 us: the longest that one thread works alone between shared work.
+  static const int pauses = hardware_threads() > 1 && local_ranks() <= hardware_threads() ? 2000 : 0;
   return pauses;
 }
 

@@ -221,7 +221,7 @@ def _cells(x: Any, dim: int, output: int) -> tuple[Any, Any, Any, int]:
     return gathered, (place < end).reshape(shape), first.reshape(output, *shape[2:]), dim + 1
 
 
-def _demand_floats(x: Any, what: str) -> None:
+def demand_floats(x: Any, what: str) -> None:
     """As kernels of PyTorch do: Inductor's own lowerings would average whole numbers."""
     if not x.dtype.is_floating_point:
         name = str(x.dtype).removeprefix("torch.")
@@ -229,7 +229,7 @@ def _demand_floats(x: Any, what: str) -> None:
 
 
 def _adaptive_average(x: Any, output_size: Sequence[int]) -> Any:
-    _demand_floats(x, f"adaptive_avg_pool{len(output_size)}d")
+    demand_floats(x, f"adaptive_avg_pool{len(output_size)}d")
     if not x.numel() or 0 in output_size or (len(output_size) == 2 and _unrolled(x, output_size)):
         return NotImplemented
     total = x.to(torch.float32)
@@ -251,7 +251,7 @@ def _unrolled(x: Any, output_size: Sequence[int]) -> bool:
 def _adaptive_maximum(x: Any, output_size: Sequence[int]) -> Any:
     """The largest value of each cell and its place; of equal ones the first, as rows go before columns."""
     n = len(output_size)
-    _demand_floats(x, f"adaptive_max_pool{n}d")
+    demand_floats(x, f"adaptive_max_pool{n}d")
     if not x.numel() or 0 in output_size or (n == 2 and _unrolled(x, output_size)):
         return NotImplemented
     sizes, value, place = x.shape[-n:], x, None

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Any, cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import FileLineColLoc, FloatAttr, IntAttr, StringAttr, _FloatType
-from xdsl.ir import Attribute, Operation
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.parser import AttrParser, Parser
 from xdsl.parser.generic_parser import ParserState
 from xdsl.utils.exceptions import ParseError
@@ -72,6 +74,7 @@ class KtirParser(Parser):
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self._definitions: dict[str, int] | None = None
         self._resolved_early: set[str] = set()
+        self._names: dict[SSAValue, str] = {}
 
     # -- aliases ---------------------------------------------------------------------------------------------------
 
@@ -108,6 +111,16 @@ class KtirParser(Parser):
         self.parse_punctuation("=")
         self.parse_attribute()
 
+    def _register_ssa_definition(self, name: str, values: Sequence[SSAValue], span: Span[str]) -> None:
+        super()._register_ssa_definition(name, values, span)
+        if len(values) == 1 and isinstance(values[0], BlockArgument) and SSAValue.is_valid_name(name):
+            self._names[values[0]] = name
+
+    def _name_arguments(self, function: FuncOp) -> None:
+        """An argument keeps its whole name: `%x_0` and `%x_1` are two names by which a caller gives tensors."""
+        for arg in function.body.blocks[0].args if function.body.blocks else ():
+            arg._name = self._names.get(arg)
+
     def note_older_spelling(self, what: str) -> None:
         if self.strict:
             self.raise_error(f"{what} is not the dialect; the lenient mode accepts it")
@@ -119,6 +132,8 @@ class KtirParser(Parser):
     def parse_optional_operation(self) -> Operation | None:
         start = self.pos
         op = super().parse_optional_operation()
+        if isinstance(op, FuncOp):
+            self._name_arguments(op)
         if op is not None:
             line, column = self.place(start)
             op.location = FileLineColLoc(self._name, IntAttr(line), IntAttr(column))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch_spyre.errors import InvalidProgram
 from torch_spyre.ir.ktir.dialect.memory_ops import ConstructMemoryViewOp
 from torch_spyre.ir.ktir.dialect.types import RuntimeArgType
 from torch_spyre.ir.ktir.locations import place
+from torch_spyre.ir.ktir.memref_arguments import SIZES
 
 Numbers = Mapping[SSAValue, int]
 
@@ -94,9 +95,18 @@ class Function:
         self.grid = grid_of(self.op)
         views = list(_global_views(self.op))
         self.literals = tuple(v for v in views if v.argument is None)
+        values = self.op.body.block.args
         self.arguments = tuple(
-            _argument(value, [v for v in views if v.argument == value.index]) for value in self.op.body.block.args
+            _argument(value, name, [v for v in views if v.argument == value.index])
+            for value, name in zip(values, _names(values), strict=True)
         )
+
+    @property
+    def sizes(self) -> dict[int, tuple[int, int]]:
+        """Arguments that are sizes of memref arguments: position -> (position of the memref, dim)."""
+        attr: Any = self.op.attributes.get(SIZES)
+        found = list(attr.get_values()) if attr is not None else []
+        return {a: (b, d) for a, b, d in zip(found[::3], found[1::3], found[2::3], strict=True)}
 
     @property
     def cores(self) -> int:
@@ -145,6 +155,12 @@ def _global_views(function: FuncOp) -> Any:
             yield View(op, base_argument(op.offset), str(op.view.type.element_type))
 
 
+def local_views(function: FuncOp) -> list[View]:
+    """The views of scratchpads."""
+    ops = (op for op in function.walk() if isinstance(op, ConstructMemoryViewOp) and op.memory_space.is_local)
+    return [View(op, None, str(op.view.type.element_type)) for op in ops]
+
+
 def base_argument(offset: SSAValue) -> int | None:
     """Position of the index argument that an offset is counted from; None for an address that has none."""
     if isinstance(offset, BlockArgument):
@@ -159,9 +175,19 @@ def base_argument(offset: SSAValue) -> int | None:
     return None
 
 
-def _argument(value: BlockArgument, views: list[View]) -> Argument:
+def _names(values: Sequence[BlockArgument]) -> list[str]:
+    """The names of arguments; one without a name, or with that of another, gets one that nobody has."""
+    names = [value.name_hint or "" for value in values]
+    for i, name in enumerate(names):
+        if not name or name in names[:i]:
+            names[i] = f"arg{i}"
+            while names.count(names[i]) > 1:
+                names[i] += "_"
+    return names
+
+
+def _argument(value: BlockArgument, name: str, views: list[View]) -> Argument:
     type_ = value.type
-    name = value.name_hint or f"arg{value.index}"
     if isinstance(type_, RuntimeArgType):
         role = "integer" if isinstance(type_.value_type, IndexType | IntegerType) else "float"
         return Argument(value.index, name, str(type_), role, runtime=type_)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from io import StringIO
 
@@ -63,11 +64,17 @@ def _explained(error: ParseError, name: str) -> SpyreError:
         return InvalidProgram(f"KTIR text {name}: {op} is not in the dialect; write {_OLD_NAMES[op]}. {error}")
     dialect = op.split(".")[0]
     if op and dialect in _DIALECTS and dialect != "ktdp":
-        return UnsupportedOp(f"KTIR text {name}: {op} is not supported. {error}")
+        return UnsupportedOp(f"KTIR text {name}: {op} is not supported{_resembling(op)}. {error}")
     if op:
-        known = ", ".join(_DIALECTS)
-        return InvalidProgram(f"KTIR text {name}: {op} is not an operation of KTIR (dialects {known}). {error}")
-    return InvalidProgram(f"KTIR text {name} does not parse: {error}")
+        known = f"dialects {', '.join(_DIALECTS)}; docs/ktir.md"
+        return InvalidProgram(f"KTIR text {name}: {op} is not an operation of KTIR ({known}){_resembling(op)}. {error}")
+    return InvalidProgram(f"KTIR text {name} does not parse where marked (docs/ktir.md shows the spelling): {error}")
+
+
+def _resembling(op: str) -> str:
+    known = [known.name for known in context().loaded_ops if known.name.split(".")[0] in _DIALECTS]
+    close = difflib.get_close_matches(op, known)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def _normalise(module: ModuleOp, strict: bool) -> list[str]:
@@ -75,9 +82,25 @@ def _normalise(module: ModuleOp, strict: bool) -> list[str]:
     return [] if strict else lenient.normalise(module)
 
 
+class _Printer(Printer):
+    """xDSL's numbers names that occur again; here a name may end in such a number itself."""
+
+    def print_ssa_value(self, value: SSAValue) -> str:
+        hint = value.name_hint
+        if value not in self._ssa_values and hint:
+            count = self.ssa_names.get(hint, 0)
+            while count and f"{hint}_{count}" in self.ssa_names:
+                count += 1
+            name = f"{hint}_{count}" if count else hint
+            self.ssa_names[hint] = count + 1
+            self.ssa_names.setdefault(name, 1)
+            self._ssa_values[value] = name
+        return super().print_ssa_value(value)
+
+
 def print_module(module: ModuleOp) -> str:
     stream = StringIO()
-    printer = Printer(stream)
+    printer = _Printer(stream)
     printer.print_op(module)
     printer.print_string("\n")
     return stream.getvalue()

@@ -8,16 +8,18 @@ wrote is an input, what it leaves in LX is a result.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_spyre import files
 from torch_spyre.constants import CORES, DATA_SEGMENTS, SEGMENT_BYTES
-from torch_spyre.errors import InvalidProgram
+from torch_spyre.errors import InvalidProgram, UnsupportedOp
 from torch_spyre.ir.plan.tileops import Kernel
 from torch_spyre.ir.superdsc import op_reader, rules
 from torch_spyre.ir.superdsc.bundle_mlir import parse_bundle, print_bundle
+from torch_spyre.ir.superdsc.forms import several_ops
 from torch_spyre.ir.superdsc.schema import Json, SuperDSC
 
 _MAX_FILE_BYTES = 64 << 20
@@ -85,39 +87,63 @@ class Bundle:
 
 
 def load(path: str | Path) -> Bundle:
-    """A bundle directory, its bundle.mlir, or a lone SuperDSC file."""
+    """A bundle directory, the text that says what runs, or a lone SuperDSC file."""
     found = Path(path)
-    if found.name == "bundle.mlir":
-        found = found.parent
-    if found.is_dir():
-        return load_directory(found)
+    if found.is_dir() or found.name == "bundle.mlir":
+        return load_directory(found if found.is_dir() else found.parent)
+    if found.suffix == ".mlir" and found.is_file():
+        return load_directory(found.parent, found.name)
     if not found.is_file():
         raise InvalidProgram(f"Bundle not found: {found}; expected a directory with bundle.mlir, or a SuperDSC file")
     return lone(_load(found), found.stem)
 
 
 def lone(data: Json, name: str = "sdsc") -> Bundle:
-    sdsc = SuperDSC.from_json(data)
-    return Bundle(name, (Step(_with_own_segments(sdsc), f"{name}.json"),), fragment=True)
+    """The ops of one file."""
+    steps = _steps([SuperDSC.from_json(one) for one in several_ops.split(data)], f"{name}.json")
+    if len(steps) == 1:
+        steps = [replace(steps[0], sdsc=_with_own_segments(steps[0].sdsc))]
+    elif any(a.symbolic for step in steps for a in step.sdsc.allocations):
+        raise UnsupportedOp(f"{name}.json: {len(steps)} ops at symbolic addresses, which only a bundle.mlir can give")
+    return Bundle(name, _in_one_way(steps), fragment=True)
 
 
-def load_directory(path: Path) -> Bundle:
-    text = path / "bundle.mlir"
+def _steps(sdscs: Sequence[SuperDSC], file: str, loops: tuple[int, ...] = ()) -> list[Step]:
+    """The ops of a file; where there are several, each says which it is."""
+    alone = len(sdscs) == 1
+    return [Step(sdsc, file if alone else f"{file} op {i}", loops) for i, sdsc in enumerate(sdscs)]
+
+
+def _in_one_way(steps: Sequence[Step]) -> tuple[Step, ...]:
+    found = op_reader.in_one_way([step.sdsc for step in steps])
+    return tuple(replace(step, sdsc=sdsc) for step, sdsc in zip(steps, found, strict=True))
+
+
+def load_directory(path: Path, name: str = "bundle.mlir") -> Bundle:
+    text = path / name
     if not text.is_file():
         raise InvalidProgram(f"Bundle not found: {text}; expected a directory with bundle.mlir and sdsc_<i>.json")
-    parsed = parse_bundle(_read(text))
+    content = _read(text)
+    if "sdscbundle." not in content and re.search(r"\b(ktdp|linalg|tensor|memref)\.", content):
+        raise InvalidProgram(
+            f"{text} executes no SuperDSC files (sdscbundle.sdsc_execute); if it is KTIR, spyre-ktir reads it"
+        )
+    parsed = parse_bundle(content)
     names = list(dict.fromkeys(e.file for e in parsed.executions))
     missing = [f for f in names if not (path / f).is_file()]
     if missing:
         raise InvalidProgram(f"{text} executes {', '.join(missing)}, which the directory lacks")
-    sdscs = {f: SuperDSC.from_json(_load(path / f)) for f in names}
-    steps = [Step(resolve(sdscs[e.file], e.symbols, e.file), e.file, e.loops) for e in parsed.executions]
-    return Bundle(path.resolve().name, tuple(steps), arguments=parsed.arguments)
+    sdscs = {f: [SuperDSC.from_json(one) for one in several_ops.split(_load(path / f))] for f in names}
+    steps: list[Step] = []
+    for e in parsed.executions:
+        steps += _steps([resolve(sdsc, e.symbols, e.file) for sdsc in sdscs[e.file]], e.file, e.loops)
+    return Bundle(path.resolve().name, _in_one_way(steps), arguments=parsed.arguments)
 
 
 def from_json(sdscs: Sequence[Json], name: str = "bundle") -> Bundle:
     """Files that are already parsed, in execution order."""
-    return Bundle(name, tuple(Step(SuperDSC.from_json(d), f"sdsc_{i}.json") for i, d in enumerate(sdscs)))
+    files = ([SuperDSC.from_json(one) for one in several_ops.split(d)] for d in sdscs)
+    return Bundle(name, _in_one_way([s for i, found in enumerate(files) for s in _steps(found, f"sdsc_{i}.json")]))
 
 
 def resolve(sdsc: SuperDSC, symbols: dict[int, int], file: str) -> SuperDSC:

@@ -155,8 +155,12 @@ class _Parser:
         return BundleText(tuple(self.arguments), tuple(self.executions))
 
     def _parameters(self, text: str, line: tuple[int, str]) -> None:
-        for part in filter(None, (p.strip() for p in text.split(","))):
+        for part in filter(None, (p.strip() for p in re.split(r",(?![^<]*>)", text))):
             match = re.fullmatch(rf"({_VALUE})\s*:\s*(?:!sdscbundle\.input_arg<\w+>|index)", part)
+            if match is None and re.search(r"input_arg<[^>]*(granularity|max_value)", part):
+                raise UnsupportedOp(
+                    f"bundle.mlir line {line[0]}: parameter {part!r} is a size given at launch; sizes are constants"
+                )
             if match is None:
                 self.fail(line, f"parameter {part!r} is not %name: !sdscbundle.input_arg<index>")
             self.values[match[1]] = Address(0, len(self.arguments))

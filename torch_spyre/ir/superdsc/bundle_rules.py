@@ -4,8 +4,8 @@
 Bytes are counted in sticks, the unit in which cores touch memory. `lx-ownership`: a core reads only LX sticks that it
 wrote itself, and the slice it reads is the slice it wrote; in a fragment an LX tensor that nobody wrote on any core is
 an input. `overlap`: the result of an op does not lie on its operands, except in place. `pool-overlap`: a block that is
-still read is not written over by a block that is not a part of it. `race`: inside an op no core writes what another
-core reads or writes.
+still read is not written over by a block that is not a part of it, or of what is read. `race`: inside an op no core
+writes what another core reads or writes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from torch_spyre.ir.superdsc.rules import Problem
 from torch_spyre.ir.superdsc.schema import SuperDSC
 from torch_spyre.ir.superdsc.stick_sets import Runs
 from torch_spyre.optable import Kind
+
+_NOBODY = "; no core wrote them (if an earlier bundle did, --fragment takes them as inputs)"
 
 if TYPE_CHECKING:
     from torch_spyre.ir.superdsc.bundle import Bundle
@@ -106,12 +108,16 @@ def box(counts: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
 def block(sdsc: SuperDSC, tensor: int, step: int) -> Block:
     geometry, allocation = sdsc.geometry(tensor), sdsc.allocations[tensor]
     gathered, word = sdsc.gathered(tensor), sdsc.tensors[tensor].word_bytes
-    dims = [d for d, stride in geometry.strides.items() if stride and (sdsc.core_sizes[d] > 1 or d in gathered)]
+    reach = {d: sdsc.reach(tensor, d, sdsc.core_sizes[d]) for d in geometry.strides}
+    dims = [d for d, stride in geometry.strides.items() if stride and (reach[d] > 1 or d in gathered)]
     parts = []
     for core, address in allocation.start.items():
         if all(touched(sdsc, d, core) for d in sdsc.sizes):
             counts = [
-                geometry.extents[d] if d in gathered else -(-touched(sdsc, d, core) // geometry.unit(d)) for d in dims
+                geometry.extents[d]
+                if d in gathered
+                else -(-sdsc.reach(tensor, d, touched(sdsc, d, core)) // geometry.unit(d))
+                for d in dims
             ]
             parts.append(Part(core, address // STICK_BYTES, tuple(counts)))
     scale = sdsc.scale(tensor)
@@ -223,7 +229,7 @@ class _Lx:
             missing = int((row == -1).sum())
             if missing:
                 others = [c for c in range(CORES) if (self.writer[c, sticks] != -1).all()]
-                hint = f"; cores {_ranges(others)} have them" if others else "; no core wrote them"
+                hint = f"; cores {_ranges(others)} have them" if others else _NOBODY
                 place = f"LX bytes {part.first * STICK_BYTES}.."
                 detail = f"reads {place}, {missing} of {row.size} sticks never written there{hint}"
                 yield Problem("lx-ownership", detail, read.tensor, part.core)
@@ -285,7 +291,8 @@ class _Memory:
             self.blocks.append(write)
 
     def _read(self, read: Block) -> Iterator[Problem]:
-        """Of the blocks that a read finds, a later one must be a part of an earlier one, or lie beside it."""
+        """Of the blocks that a read finds, a later one must be a part of an earlier one, or lie beside it, or both must
+        be parts of what is read: a tensor that is written in parts holds at each byte what was written there last."""
         found = self._found(read)
         for writer in found:
             if word_bytes(writer.format) != word_bytes(read.format):
@@ -294,7 +301,8 @@ class _Memory:
                 yield Problem("pool-overlap", detail, read.tensor, _meeting_core(writer, read))
                 return
         for later, earlier in itertools.combinations(found, 2):
-            if overlapping(earlier, later) and not _is_part(later, earlier):
+            pieces = _is_part(later, read) and _is_part(earlier, read)
+            if overlapping(earlier, later) and not pieces and not _is_part(later, earlier):
                 core = _meeting_core(later, read)
                 yield Problem("pool-overlap", self._detail(earlier, later, read), read.tensor, core)
                 return

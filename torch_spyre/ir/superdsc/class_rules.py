@@ -18,12 +18,18 @@ Found = tuple[str, str, int | None] | tuple[str, str, int | None, int]  # rule, 
 
 @dataclass(frozen=True)
 class MatmulRoles:
-    """Dims of a matmul. m, n and k may be None: of one element, and missing from the file."""
+    """Dims of a matmul. m, n and k may be None: of one element, and missing from the file. `taps` are summed besides k:
+    the windows of a convolution."""
 
     batch: tuple[str, ...]
     m: str | None
     n: str | None
     k: str | None
+    taps: tuple[str, ...] = ()
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        return (*self.taps, *([self.k] if self.k is not None else []))
 
 
 def inputs_of(sdsc: SuperDSC) -> list[int]:
@@ -36,7 +42,7 @@ def inputs_of(sdsc: SuperDSC) -> list[int]:
 
 def matmul_roles(sdsc: SuperDSC) -> MatmulRoles | str:
     """The roles, or why there are none."""
-    a, b = (set(sdsc.present(i)) for i in inputs_of(sdsc))
+    a, b = (set(sdsc.moves(i)) for i in inputs_of(sdsc))
     c = set(sdsc.present(sdsc.compute.outputs[0]))
     order = [d for d in sdsc.sizes if d in c | (a & b)]
     strange = [d for d in sdsc.sizes if d in (a ^ b) - c and sdsc.valid(d) > 1]
@@ -45,11 +51,13 @@ def matmul_roles(sdsc: SuperDSC) -> MatmulRoles | str:
     k = [d for d in order if d not in c]
     n = [d for d in order if d in b and d in c and d not in a]
     m = [d for d in order if d in a and d in c and d not in b]
-    if len(k) > 1 or len(n) > 1:
+    taps = tuple(d for d in k if d in {w.dim for w in sdsc.windows.values()})
+    if len(k) > len(taps) + 1 or len(n) > 1:
         return f"reduced dims {k} and generated dims {n}; a matmul has one of each"
     row = m[-1] if m else None
     batch = tuple(d for d in order if d not in (row, *n, *k))
-    return MatmulRoles(batch, row, n[0] if n else None, k[0] if k else None)
+    last = next((d for d in k if d not in taps), None)
+    return MatmulRoles(batch, row, n[0] if n else None, last, taps)
 
 
 def topk_roles(sdsc: SuperDSC) -> tuple[str, str] | str:
@@ -65,7 +73,7 @@ def topk_roles(sdsc: SuperDSC) -> tuple[str, str] | str:
 def reduced_dims(sdsc: SuperDSC) -> tuple[str, ...]:
     """Dims that the result of a reduction lacks."""
     result = set(sdsc.present(sdsc.compute.outputs[0]))
-    return tuple(d for d in sdsc.present(inputs_of(sdsc)[0]) if d not in result)
+    return tuple(d for d in sdsc.moves(inputs_of(sdsc)[0]) if d not in result)
 
 
 def problems(sdsc: SuperDSC) -> Iterator[Found]:
@@ -80,6 +88,7 @@ def problems(sdsc: SuperDSC) -> Iterator[Found]:
         yield "operands", f"scalars at positions {sorted(scalars)}, {func.name} takes {func.tensors} inputs", None
         return
     yield from _races(sdsc, combined_dims(sdsc))
+    yield from _windows(sdsc)
     if sdsc.compute.indices:
         yield from _gather(sdsc)
     elif func.kind is Kind.MATMUL:
@@ -99,12 +108,29 @@ def problems(sdsc: SuperDSC) -> Iterator[Found]:
         yield from _cast(sdsc, func)
 
 
+def _windows(sdsc: SuperDSC) -> Iterator[Found]:
+    for tensor, allocation in enumerate(sdsc.allocations):
+        for dim in allocation.windows:
+            window = sdsc.window(tensor, dim)
+            if window is None or window.dim not in sdsc.sizes:
+                yield "window", f"padding_ of dim {dim}, for which N_ has no window", tensor
+            elif min(window.stride, window.dilation) < 1:
+                yield "window", f"dim {dim}: stride {window.stride}, dilation {window.dilation}", tensor
+            elif sdsc.reach(tensor, dim, sdsc.sizes[dim]) > window.total:
+                reach = sdsc.reach(tensor, dim, sdsc.sizes[dim])
+                yield "window", f"dim {dim}: windows reach {reach} elements, the operand has {window.total}", tensor
+            elif dim in _sticks(sdsc, tensor):
+                yield "stick-rule", f"windows along dim {dim}, which lies in the sticks", tensor
+            elif allocation.component == "lx" or tensor in sdsc.compute.outputs:
+                yield "window", f"dim {dim}: windows are read from operands in memory", tensor
+
+
 def combined_dims(sdsc: SuperDSC) -> tuple[str, ...]:
     """Dims over which cores combine partial results."""
     func = sdsc.row
     if func.kind is Kind.MATMUL:
         roles = matmul_roles(sdsc)
-        return (roles.k,) if not isinstance(roles, str) and roles.k is not None else ()
+        return () if isinstance(roles, str) else roles.summed
     return reduced_dims(sdsc) if func.reduces else ()
 
 
@@ -186,7 +212,7 @@ def _reduction(sdsc: SuperDSC) -> Iterator[Found]:
         yield "stick-rule", f"{sdsc.opfunc} reduces dim {sticks[0]}, which lies in the sticks", source
     if sdsc.opfunc == voc.EXX2 and not over_stick:
         yield "stick-rule", "exx2 reduces the stick dim", source
-    if not over_stick and reduced and not sdsc.keeps_stick and sticks:
+    if not over_stick and reduced and not sdsc.keeps_stick and sticks and not sdsc.windows:
         yield (
             "stick-rule",
             f"{sdsc.opfunc} keeps the stick dim {sticks[0]}; that is {sdsc.opfunc}{voc.NONSTICK}",
@@ -211,7 +237,8 @@ def _matmul(sdsc: SuperDSC) -> Iterator[Found]:
         sticks = _sticks(sdsc, tensor)
         # An fp8 weight packs pairs of the reduced dim beside the generated one.
         known = {dim, roles.k} if tensor == b else {dim}
-        if dim is not None and (dim not in sticks or not {*sticks} <= known):
+        per_channel = roles.n is None and bool(roles.taps)  # all tensors stick on the channels
+        if dim is not None and not per_channel and (dim not in sticks or not {*sticks} <= known):
             yield "stick-rule", f"sticks on {sticks or 'nothing'}, must stick on the {role} dim {dim}", tensor
     if roles.k is not None and not {roles.k} <= {*sdsc.present(a)} & {*sdsc.present(b)}:
         yield "dims", f"both operands need the reduced dim {roles.k}", a
@@ -238,23 +265,26 @@ def _gather(sdsc: SuperDSC) -> Iterator[Found]:
     if sdsc.opfunc != voc.COPY:
         yield "gather", f"{sdsc.opfunc} with index tensors; gathers are identity", None
         return
-    tables = [i for i in inputs_of(sdsc) if sdsc.is_table(i)]
-    if len(tables) != 1:
-        yield "gather", f"{len(tables)} value_tensor allocations; a gather has one", None
+    found = [i for i in (*inputs_of(sdsc), *sdsc.compute.outputs) if sdsc.is_table(i)]
+    if len(found) != 1:
+        yield "gather", f"{len(found)} value_tensor allocations; a gather or scatter has one", None
         return
-    gathered = sdsc.gathered(tables[0])
+    (table,) = found
+    gathered = sdsc.gathered(table)
     if len(gathered) != len(sdsc.compute.indices):
-        yield "gather", f"{len(sdsc.compute.indices)} index tensors for the gathered dims {list(gathered)}", tables[0]
-    sticks = [d for d in gathered if d in _sticks(sdsc, tables[0])]
+        yield "gather", f"{len(sdsc.compute.indices)} index tensors for the gathered dims {list(gathered)}", table
+    sticks = [d for d in gathered if d in _sticks(sdsc, table)]
     if sticks:
-        yield "stick-rule", f"gathers along dim {sticks[0]}, which lies in the sticks", tables[0]
+        yield "stick-rule", f"gathers along dim {sticks[0]}, which lies in the sticks", table
     for index in sdsc.compute.indices:
         if sdsc.tensors[index].format not in ("SENUINT32", "IEEE_INT32"):
             yield "format", f"index tensor of {sdsc.tensors[index].format}; SENUINT32 and IEEE_INT32 are known", index
-    output = sdsc.compute.outputs[0]
-    lacking = [d for d in sdsc.present(tables[0]) if d not in gathered and d not in sdsc.present(output)]
+    # What moves along the table besides rows moves along the other tensor too, whichever of them is the result.
+    other = inputs_of(sdsc)[0] if table in sdsc.compute.outputs else sdsc.compute.outputs[0]
+    lacking = [d for d in sdsc.present(table) if d not in gathered and d not in sdsc.present(other)]
     if lacking and sdsc.valid(lacking[0]) > 1:
-        yield "dims", f"the result lacks dim {lacking[0]} of the table", output
+        what = "values lack" if table in sdsc.compute.outputs else "result lacks"
+        yield "dims", f"the {what} dim {lacking[0]} of the table", other
 
 
 def _cast(sdsc: SuperDSC, func: Row) -> Iterator[Found]:

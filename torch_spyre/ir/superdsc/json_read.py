@@ -26,11 +26,13 @@ from torch_spyre.ir.superdsc.schema import (
     LabeledDs,
     Primary,
     SuperDSC,
+    Window,
 )
 
 _LIMIT = 1 << 62  # no size, address or number of a file is larger
 _MAX_DIMS = 16
 _MAX_TENSORS = 16
+_NO_PADDING = "nopad"
 
 
 @dataclass
@@ -164,17 +166,19 @@ def _parse_dsc(
     f.agree("coreIdsUsed_", cores)
     if f.number("numCoreletsUsed_", 1) not in (1, 2):
         raise InvalidProgram(f"{f.path}: numCoreletsUsed_; a core has 2 corelets")
-    sizes = _sizes(f.entries("N_"), f"{f.path}.N_")
+    whole = dict(f.entries("N_"))
+    windows = _windows(whole.pop("paddingSizes_", {}), f"{f.path}.N_.paddingSizes_")
+    sizes = _sizes(whole, f"{f.path}.N_")
     if len(sizes) > _MAX_DIMS:
         raise UnsupportedOp(f"{f.path}: {len(sizes)} dims in N_; {_MAX_DIMS} are known")
-    core_sizes, last_sizes = _stage(f, sizes, slices)
+    core_sizes, last_sizes = _stage(f, sizes, slices, windows)
     computes = f.items("computeOp_")
     if len(computes) != 1:
         raise UnsupportedOp(f"{f.path}: {len(computes)} computeOp_ in one file; 1 is known")
     nodes, labeled = f.items("scheduleTree_"), f.items("labeledDs_")
     if max(len(nodes), len(labeled)) > _MAX_TENSORS:
         raise UnsupportedOp(f"{f.path}: {max(len(nodes), len(labeled))} tensors; {_MAX_TENSORS} are known")
-    allocations = tuple(_parse_allocation(n, cores, f) for n in nodes)
+    allocations = tuple(_parse_allocation(n, core_slices, f) for n in nodes)
     tensors = tuple(_parse_labeled(t, f) for t in labeled)
     compute = _parse_compute(Fields.of(computes[0], f"{f.path}.computeOp_", f.notes), opfunc, tensors)
     sdsc = SuperDSC(
@@ -195,6 +199,7 @@ def _parse_dsc(
         mask_constant=f.number("maskingConstId_", -1),
         constants=_parse_constants(f.optional("constantInfo_"), f),
         last_sizes=last_sizes,
+        windows=windows,
     )
     f.done()
     return replace(sdsc, notes=tuple(dict.fromkeys(f.notes)))
@@ -213,7 +218,35 @@ def _sizes(data: Json, path: str) -> dict[str, int]:
     return sizes
 
 
-def _stage(f: Fields, sizes: dict[str, int], slices: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+def _windows(data: Json, path: str) -> dict[str, Window]:
+    if not isinstance(data, dict):
+        raise InvalidProgram(f"{path}: expected an object, got {type(data).__name__}")
+    found = {}
+    for dim, entry in data.items():
+        f = Fields.of(entry, f"{path}.{dim}", [])
+        pads = [f.number(name, 0) for name in ("padFront_", "padBack_")]
+        if any(pads):
+            raise UnsupportedOp(f"{f.path}: {pads[0]} and {pads[1]} elements of padding; windows without any are known")
+        found[dim] = Window(
+            f.text("windowDim_"), f.number("stride_", 1), f.number("dilation_", 1), f.number("totalSize_")
+        )
+    return found
+
+
+def _core_sizes(data: dict[str, Json], windows: dict[str, Window], path: str) -> dict[str, int]:
+    """Sizes of a slice; the windows that it says are those of the whole."""
+    rest = dict(data)
+    own = rest.pop("paddingSizes_", {})
+    found = _windows(own, f"{path}.paddingSizes_") if windows else {}
+    alike = all(d in windows and replace(w, total=windows[d].total) == windows[d] for d, w in found.items())
+    if not alike or (own and not windows):
+        raise UnsupportedOp(f"{path}.paddingSizes_: {own!r}; the windows of N_ are {sorted(windows) or 'none'}")
+    return _sizes(rest, path)
+
+
+def _stage(
+    f: Fields, sizes: dict[str, int], slices: dict[str, int], windows: dict[str, Window]
+) -> tuple[dict[str, int], dict[str, int]]:
     """Elements per slice, and those of the last slice where it is shorter."""
     stages = f.entries("dataStageParam_", {})
     path = f"{f.path}.dataStageParam_"
@@ -222,8 +255,7 @@ def _stage(f: Fields, sizes: dict[str, int], slices: dict[str, int]) -> tuple[di
     if [*stages] != ["0"]:
         raise UnsupportedOp(f"{path}: stages {[*stages]}; one stage is known")
     stage = Fields.of(stages["0"], path, f.notes)
-    steady = _sizes(stage.entries("ss_"), f"{path}.ss_")
-    last = _sizes(stage.entries("el_", {}), f"{path}.el_")
+    steady, last = (_core_sizes(stage.entries(part, {}), windows, f"{path}.{part}") for part in ("ss_", "el_"))
     stage.done()
     shorter = {d: n for d, n in last.items() if n != steady.get(d)}
     for dim, part in steady.items():
@@ -250,7 +282,7 @@ def _parse_masks(f: Fields) -> dict[str, tuple[int, int]]:
     return masks
 
 
-def _parse_allocation(node: Json, cores: Sequence[int], parent: Fields) -> Allocation:
+def _parse_allocation(node: Json, core_slices: dict[int, dict[str, int]], parent: Fields) -> Allocation:
     f = Fields.of(node, f"{parent.path}.scheduleTree_", parent.notes)
     kind = f.text("nodeType_", "allocate")
     if kind != "allocate":
@@ -268,17 +300,18 @@ def _parse_allocation(node: Json, cores: Sequence[int], parent: Fields) -> Alloc
         raise UnsupportedOp(f"{f.path}: indirectAllocType_ {indirect!r}; index_tensor and value_tensor are known")
     related = f.optional("relatedIndirectAccessAlloc_")
     f.optional("indexTensorType_")
+    padding = f.entries("padding_", {})
     order = f.names("layoutDimOrder_")
     sizes = [integer(n, f"{f.path}.maxDimSizes_") for n in f.items("maxDimSizes_", [-1] * len(order))]
     if len(sizes) != len(order):
         raise InvalidProgram(f"{f.path}: {len(sizes)} maxDimSizes_ for {len(order)} dims")
-    start = _parse_start(f, cores)
+    start = _parse_start(f, list(core_slices))
     gaps = f.entries("backGapCore_", {})
     back_gap = {
         d: {integer(c, f"{f.path}.backGapCore_"): integer(v, f"{f.path}.backGapCore_.{d}") for c, v in g.items()}
         for d, g in gaps.items()
     }
-    folds = _parse_coordinates(f)
+    folds = _parse_coordinates(f, core_slices)
     f.done()
     return Allocation(
         index=index,
@@ -291,6 +324,7 @@ def _parse_allocation(node: Json, cores: Sequence[int], parent: Fields) -> Alloc
         indirect=indirect,
         symbolic=symbolic,
         related=related if isinstance(related, str) and related else None,
+        windows=tuple(d for d in order if padding.get(d, _NO_PADDING) != _NO_PADDING),
     )
 
 
@@ -314,11 +348,19 @@ def _parse_start(f: Fields, cores: Sequence[int]) -> dict[int, int]:
     return {c: found[c] for c in cores}
 
 
-def _parse_coordinates(f: Fields) -> dict[str, tuple[Fold, ...]]:
+def _parse_coordinates(f: Fields, core_slices: dict[int, dict[str, int]]) -> dict[str, tuple[Fold, ...]]:
     if "coordinates_" not in f.data:
         return {}
     coordinates = f.child("coordinates_")
-    coordinates.optional("coreIdToWkSlice_")
+    own = coordinates.entries("coreIdToWkSlice_", {})
+    for core, place in own.items():
+        works = core_slices.get(integer(core, coordinates.path), {})
+        # A tensor that lacks a dim has slice 0 of it on every core.
+        if any(slice_ and works.get(d) != slice_ for d, slice_ in place.items()):
+            raise UnsupportedOp(
+                f"{coordinates.path}.coreIdToWkSlice_: core {core} has {place} of this tensor, and works on {works}; a "
+                "tensor is split as the op that uses it"
+            )
     result = {}
     for dim, info in coordinates.entries("coordInfo", {}).items():
         level = Fields.of(info, f"{f.path}.coordinates_.{dim}", f.notes)

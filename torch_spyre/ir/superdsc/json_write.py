@@ -5,9 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torch_spyre.ir.superdsc.schema import INDEX_TENSOR, Allocation, Compute, Constant, Fold, Json, LabeledDs, SuperDSC
+from torch_spyre.ir.superdsc.schema import (
+    INDEX_TENSOR,
+    Allocation,
+    Compute,
+    Constant,
+    Fold,
+    Json,
+    LabeledDs,
+    SuperDSC,
+    Window,
+)
 
 TIME = {"factor_": 1, "label_": "time"}
+WINDOWED = "padded_fullspan_wunneeded"
 CORELET = {"factor_": 1, "label_": "corelet"}
 
 
@@ -34,7 +45,7 @@ def _dsc_json(sdsc: SuperDSC) -> Json:
         "numCoresUsed_": sdsc.cores,
         "numCoreletsUsed_": 1,
         "coreIdsUsed_": list(sdsc.core_slices),
-        "N_": _sizes_json("n", sdsc.sizes),
+        "N_": {**_sizes_json("n", sdsc.sizes), **_windows_json(sdsc.windows)},
         "coordinateMasking_": {d: [list(m)] for d, m in sdsc.masking.items()},
         "maskingConstId_": sdsc.mask_constant,
         "dataStageParam_": {
@@ -72,6 +83,24 @@ def _sizes_json(name: str, sizes: Mapping[str, int]) -> Json:
     return {"name_": name, **{f"{d}_": s for d, s in sizes.items()}}
 
 
+def _windows_json(windows: Mapping[str, Window]) -> Json:
+    if not windows:
+        return {}
+    return {
+        "paddingSizes_": {
+            d: {
+                "padFront_": 0,
+                "padBack_": 0,
+                "totalSize_": w.total,
+                "stride_": w.stride,
+                "dilation_": w.dilation,
+                "windowDim_": w.dim,
+            }
+            for d, w in windows.items()
+        }
+    }
+
+
 def _allocation_json(a: Allocation, cores: int) -> Json:
     node: dict[str, Json] = {
         "nodeType_": "allocate",
@@ -95,6 +124,8 @@ def _allocation_json(a: Allocation, cores: int) -> Json:
         "dim_prop_attr": _core_props(cores),
         "data_": {f"[{c}, 0, 0]": str(address) for c, address in a.start.items()},
     }
+    if a.windows:
+        node["padding_"] = dict.fromkeys(a.windows, WINDOWED)
     if a.back_gap is not None:
         node["backGapCore_"] = {d: {str(c): str(g) for c, g in gaps.items()} for d, gaps in a.back_gap.items()}
     node["coordinates_"] = {"coordInfo": {d: _folds_json(f) for d, f in a.folds.items()}, "coreIdToWkSlice_": {}}

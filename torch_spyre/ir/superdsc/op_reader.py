@@ -34,8 +34,9 @@ from torch_spyre.ir.superdsc import class_rules, layer_norms
 from torch_spyre.ir.superdsc import vocabulary as voc
 from torch_spyre.ir.superdsc.canonical import argument_use, lx_bytes
 from torch_spyre.ir.superdsc.constant_formats import decode
+from torch_spyre.ir.superdsc.forms import several_ops, tables, whole_sticks
 from torch_spyre.ir.superdsc.schema import Json, SuperDSC
-from torch_spyre.optable import Kind, TopK
+from torch_spyre.optable import OPS, Kind, TopK
 
 _LARGEST_FP16 = 65504.0
 _ONE = {"m": "one.m", "n": "one.n", "k": "one.k"}  # dims of one element that a file leaves out
@@ -58,16 +59,21 @@ class TensorNames:
 
 def read_kernel(sdscs: Sequence[Json], name: str = "bundle", cores: int = CORES) -> Kernel:
     """A kernel from the JSON of its files, in execution order."""
-    found = [SuperDSC.from_json(data) for data in sdscs]
+    found = in_one_way([SuperDSC.from_json(one) for data in sdscs for one in several_ops.split(data)])
     for sdsc in found:
         sdsc.verify()
     return make_kernel(found, name, cores)
 
 
+def in_one_way(sdscs: Sequence[SuperDSC]) -> list[SuperDSC]:
+    """Files of one bundle, with literal addresses, in the form that the rules and the reader know."""
+    return tables.told_in_one_way([whole_sticks.with_values(sdsc) for sdsc in sdscs])
+
+
 def make_kernel(sdscs: Sequence[SuperDSC], name: str, cores: int = CORES) -> Kernel:
     """A kernel from verified SuperDSCs."""
-    names, scratch = TensorNames(), layer_norms.Scratch(lx_end(sdscs))
-    ops = tuple(op for sdsc in with_counting_maps(sdscs) for op in tile_ops(sdsc, names, scratch))
+    counting = with_counting_maps(sdscs)
+    ops = tuple(op for made in ops_by_step(counting, TensorNames()) for op in made)
     widest = max((op.cores for op in ops), default=1)
     if widest > cores:
         raise InvalidProgram(f"{name}: an op uses {widest} cores, the grid has {cores}")
@@ -107,13 +113,23 @@ def lx_end(sdscs: Sequence[SuperDSC]) -> int:
 
 def read_sdsc(data: Json, names: TensorNames | None = None) -> TileOp:
     """One file's JSON as a TileOp; dims keep the file's labels. UnsupportedOp if it takes several."""
-    sdsc = SuperDSC.from_json(data)
+    (sdsc,) = in_one_way([SuperDSC.from_json(data)])
     sdsc.verify()
     sdsc, _ = with_counting_cores(sdsc)
     ops = tile_ops(sdsc, names or TensorNames(), layer_norms.Scratch(lx_end([sdsc])))
     if len(ops) != 1:
         raise UnsupportedOp(f"SuperDSC {sdsc.title} is {len(ops)} tile ops; read_kernel gives them all")
     return ops[0]
+
+
+def ops_by_step(sdscs: Sequence[SuperDSC], names: TensorNames) -> list[list[TileOp]]:
+    """The ops of each file of a bundle, whose cores count their slices."""
+    scratch = layer_norms.Scratch(lx_end(sdscs))
+    made = [tile_ops(sdsc, names, scratch) for sdsc in sdscs]
+    for i in whole_sticks.steps(sdscs):
+        reader = Reader(sdscs[i], names)
+        made[i].append(whole_sticks.fill(sdscs[i], reader.operand(reader.output), core_order(sdscs[i])))
+    return made
 
 
 def tile_ops(sdsc: SuperDSC, names: TensorNames, scratch: layer_norms.Scratch) -> list[TileOp]:
@@ -130,7 +146,8 @@ class Reader:
         self.where = f"SuperDSC {sdsc.title}"
         self.inputs = class_rules.inputs_of(sdsc)
         self.output = sdsc.compute.outputs[0]
-        used = {d for t in (*self.inputs, self.output, *sdsc.compute.indices) for d in self.moving(t)}
+        tensors = (*self.inputs, self.output, *sdsc.compute.indices)
+        used = {d for t in tensors for d in (*self.moving(t), *self._window_dims(t))}
         # Split dims stay even where no tensor has them, so that every core is told what to do.
         self.labels = [d for d in sdsc.sizes if d in used or sdsc.slices[d] > 1]
         self.rename: dict[str, str] = {}
@@ -141,6 +158,10 @@ class Reader:
         return [
             d for d in self.sdsc.present(tensor) if d not in gathered and not self._lone(d) and not self._skipped(d)
         ]
+
+    def _window_dims(self, tensor: int) -> list[str]:
+        """Dims of windows of more than one element."""
+        return [d for d in self.sdsc.moves(tensor) if d not in self.sdsc.present(tensor) and self.sdsc.sizes[d] > 1]
 
     def _skipped(self, dim: str) -> bool:
         """A dim of one element that only stands for places which a view does not touch."""
@@ -187,11 +208,13 @@ class Reader:
     def _matmul(self) -> TileOp:
         roles = class_rules.matmul_roles(self.sdsc)
         assert not isinstance(roles, str)
-        spare = [d for d in self.labels if d not in (*roles.batch, roles.m, roles.n, roles.k)]
+        spare = [d for d in self.labels if d not in (*roles.batch, roles.m, roles.n, *roles.summed)]
         if spare:
             raise UnsupportedOp(f"{self.where}: dim {spare[0]} is split over cores but in no tensor")
-        labels = [*roles.batch, roles.m or _ONE["m"], roles.n or _ONE["n"], roles.k or _ONE["k"]]
-        return self._op("batchmatmul", labels, self._inputs(), (labels[-1],))
+        taps = [d for d in roles.taps if d in self.labels]
+        summed = taps if roles.k is None and taps else [*taps, roles.k or _ONE["k"]]
+        labels = [*roles.batch, roles.m or _ONE["m"], roles.n or _ONE["n"], *summed]
+        return self._op("batchmatmul", labels, self._inputs(), tuple(summed))
 
     def _topk(self) -> TileOp:
         roles = class_rules.topk_roles(self.sdsc)
@@ -204,11 +227,23 @@ class Reader:
 
     def _gather(self) -> TileOp:
         sdsc = self.sdsc
-        table = self.inputs[0]
+        scatters = tables.is_scatter(sdsc)
+        table = self.output if scatters else self.inputs[0]
         numbers = {d: i + 1 for i, d in enumerate(sdsc.gathered(table))}
         indices = tuple(self.operand(i) for i in sdsc.compute.indices)
-        inputs = (self.operand(table, numbers), *indices)
-        return self._op("gather", self.labels, inputs, ())
+        if not scatters:
+            return self._op("gather", self.labels, (self.operand(table, numbers), *indices), ())
+        op = self._op("scatter", self.labels, (self.operand(self.inputs[0]), *indices), ())
+        return self._in_row_order(replace(op, output=self.operand(table, numbers)), table)
+
+    def _in_row_order(self, op: TileOp, table: int) -> TileOp:
+        """Cores that split the rows of a scatter may name the same row, so one core writes them in order."""
+        own = self.moving(table)
+        shared = [d.name for d in op.dims if d.slices > 1 and d.name not in own]
+        if shared and any(a.component == "lx" for a in self.sdsc.allocations):
+            raise UnsupportedOp(f"{self.where}: a scatter from LX whose rows (dim {shared[0]}) are split over cores")
+        dims = tuple(replace(d, slices=1, tile=0) if d.name in shared else d for d in op.dims)
+        return replace(op, dims=dims, core_order=tuple(d for d in op.core_order if d not in shared))
 
     def composite(self) -> layer_norms.Composite:
         tensors = [self.operand(i) for i in self.inputs]
@@ -255,7 +290,7 @@ class Reader:
                 coords.append(Coord(index=(gathered or {})[dim]))
             elif dim in present:
                 sizes.append(geometry.extents[dim])
-                coords.append(Coord((Term(self._name(dim), div=geometry.unit(dim)),)))
+                coords.append(self._along(index, dim, geometry.unit(dim)))
             elif dim in sticks or geometry.extents[dim] > 1:
                 sizes.append(geometry.extents[dim])
                 coords.append(Coord())
@@ -275,6 +310,13 @@ class Reader:
         made = _inside_the_whole(Operand(tensor, tuple(coords)), spare, sdsc.tensors[index].word_bytes)
         return Operand(self.names.name(made.tensor), made.coords)
 
+    def _along(self, tensor: int, dim: str, unit: int) -> Coord:
+        window = self.sdsc.window(tensor, dim)
+        if window is None:
+            return Coord((Term(self._name(dim), div=unit),))
+        inner = (Term(window.dim, window.dilation),) if window.dim in self.labels else ()
+        return Coord((Term(self._name(dim), window.stride), *inner))
+
     def _name(self, dim: str) -> str:
         return self.rename.get(dim, dim)
 
@@ -283,7 +325,8 @@ class Reader:
         func = self.func
         given = {c.name: decode(c.bits, c.format) for c in self.sdsc.constants}
         mask, neutral = given.pop(voc.MASK_VALUE, None), func.neutral[0]
-        if mask is not None and (mask != 0.0 if neutral == 0.0 else mask * neutral < 0 or abs(mask) < _LARGEST_FP16):
+        bounded = math.isfinite(neutral)
+        if mask is not None and (mask != neutral if bounded else mask * neutral < 0 or abs(mask) < _LARGEST_FP16):
             raise UnsupportedOp(
                 f"{self.where}: {voc.MASK_VALUE} {mask}, the neutral element of {func.name} is {neutral}"
             )
@@ -295,6 +338,8 @@ class Reader:
         if func.reduces:
             count = math.prod(self.sdsc.valid(d) for d in class_rules.reduced_dims(self.sdsc))
             values = {n: 1.0 / count if math.isnan(v) and n in func.constants else v for n, v in values.items()}
+        if func.read_as and func.scaled_by:
+            values[OPS[func.read_as].scaled_by] = values.pop(func.scaled_by)
         return values
 
 

@@ -30,7 +30,7 @@ class Problem:
 
 
 def problems(sdsc: SuperDSC, segments: int = DATA_SEGMENTS) -> list[Problem]:
-    found = [*_names(sdsc)]
+    found = names_problems(sdsc)
     if not found:  # the other rules look names up
         found = [*_sticks(sdsc)] or [*_split(sdsc), *_core_map(sdsc), *_masks(sdsc)]
     if not found:
@@ -39,6 +39,11 @@ def problems(sdsc: SuperDSC, segments: int = DATA_SEGMENTS) -> list[Problem]:
         for tensor in range(len(sdsc.tensors)):
             found += [*_true_sizes(sdsc, tensor)] or [*_addresses(sdsc, tensor, segments), *_folds(sdsc, tensor)]
     return found
+
+
+def names_problems(sdsc: SuperDSC) -> list[Problem]:
+    """Names that do not resolve; everything else that is known of a file looks names up."""
+    return [*_names(sdsc)]
 
 
 def _names(sdsc: SuperDSC) -> Iterator[Problem]:
@@ -167,7 +172,7 @@ def span_bytes(sdsc: SuperDSC, tensor: int) -> int:
     gathered = sdsc.gathered(tensor)
     elements = geometry.stick_elements
     for dim, stride in geometry.strides.items():
-        blocks = -(-sdsc.core_sizes[dim] // geometry.unit(dim))
+        blocks = -(-sdsc.reach(tensor, dim, sdsc.core_sizes[dim]) // geometry.unit(dim))
         count = geometry.extents[dim] if dim in gathered else min(blocks, geometry.extents[dim])
         elements += (count - 1) * stride if stride else 0
     return elements * sdsc.tensors[tensor].word_bytes
@@ -221,6 +226,8 @@ def _folds(sdsc: SuperDSC, tensor: int) -> Iterator[Problem]:
     for dim, folds in sdsc.allocations[tensor].folds.items():
         if scale.get(dim, -1) < 0 or dim in sdsc.gathered(tensor) or tensor in sdsc.compute.indices:
             continue
+        if sdsc.window(tensor, dim) is not None:
+            continue  # counted in results, whose windows may overlap
         size, slices = sdsc.core_sizes[dim], sdsc.slices[dim]
         core = [f for f in folds if f.label.startswith("core_")]
         if any(f.factor != slices or (slices > 1 and f.alpha != size) for f in core):
@@ -228,8 +235,10 @@ def _folds(sdsc: SuperDSC, tensor: int) -> Iterator[Problem]:
             continue
         inner = sorted((f for f in folds if f not in core and f.factor > 1), key=lambda f: f.alpha)
         reach = 1
+        arranged = any(f.label.startswith("elem_arr_") and f.label > "elem_arr_1" for f in folds)
         for fold in inner:
-            if fold.alpha != reach:
+            # With more than two levels they say how the elements are arranged, which here is the plain order always.
+            if fold.alpha != reach and not arranged:
                 yield Problem("folds", f"dim {dim}: {fold} after {reach} elements", tensor)
                 break
             reach *= fold.factor

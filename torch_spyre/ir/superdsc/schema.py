@@ -31,6 +31,17 @@ class Fold:
 
 
 @dataclass(frozen=True)
+class Window:
+    """A dim of results that each take a window of the operand: result i reads elements ``stride * i + dilation * w``,
+    w below the size of dim `dim`, of the `total` that the operand has."""
+
+    dim: str
+    stride: int
+    dilation: int
+    total: int
+
+
+@dataclass(frozen=True)
 class Primary:
     """A layout label: dims from inner to outer and the dims that fill the sticks, inner first as well."""
 
@@ -53,6 +64,7 @@ class Allocation:
     indirect: str | None = NO_INDIRECTION  # absent in files of older front ends
     symbolic: bool = False
     related: str | None = None  # the other allocation of a gather
+    windows: tuple[str, ...] = ()  # dims along which windows are read
 
     def gap(self, dim: str) -> int:
         """Elements that the tensor has past the iterated ones; the same on all cores."""
@@ -139,6 +151,7 @@ class SuperDSC:
     constants: tuple[Constant, ...] = ()
     last_sizes: dict[str, int] = field(default_factory=dict)  # dim -> elements of its last slice, where it is shorter
     notes: tuple[str, ...] = ()  # fields that the file has and this reader does not know
+    windows: dict[str, Window] = field(default_factory=dict)
 
     @property
     def cores(self) -> int:
@@ -175,6 +188,21 @@ class SuperDSC:
         scale = self.scale(tensor)
         return [d for d in self.sizes if scale.get(d, -1) > 0]
 
+    def window(self, tensor: int, dim: str) -> Window | None:
+        return self.windows.get(dim) if dim in self.allocations[tensor].windows else None
+
+    def moves(self, tensor: int) -> list[str]:
+        """Dims along which an op moves in a tensor: those that it has, and those of the windows."""
+        own = {*self.present(tensor), *(w.dim for d in self.sizes if (w := self.window(tensor, d)) is not None)}
+        return [d for d in self.sizes if d in own]
+
+    def reach(self, tensor: int, dim: str, count: int) -> int:
+        """Elements of a tensor that `count` results in a row take along a dim."""
+        window = self.window(tensor, dim)
+        if window is None or not count:
+            return count
+        return (count - 1) * window.stride + (self.sizes[window.dim] - 1) * window.dilation + 1
+
     def is_table(self, tensor: int) -> bool:
         return self.allocations[tensor].indirect == VALUE_TENSOR
 
@@ -194,7 +222,9 @@ class SuperDSC:
             present = scale[dim] > 0
             # On a gathered dim, maxDimSizes_ 1 says that one element is taken at a time, not how long the dim is.
             own = None if dim in gathered else allocation.max_sizes.get(dim)
-            extent = (own if own is not None else sizes[dim] + allocation.gap(dim)) if present else 1
+            window = self.window(tensor, dim)
+            size = sizes[dim] if window is None else window.total
+            extent = (own if own is not None else size + allocation.gap(dim)) if present else 1
             extent = -(-extent // units.get(dim, 1)) if present else 1
             extents[dim], strides[dim] = extent, stride if present else 0
             stride *= extent
@@ -207,8 +237,10 @@ class SuperDSC:
         geometry, offset = self.geometry(tensor), 0
         gathered = self.gathered(tensor)
         for dim, stride in geometry.strides.items():
+            window = self.window(tensor, dim)
+            step = self.core_sizes[dim] if window is None else self.core_sizes[dim] * window.stride
             if dim not in gathered:
-                offset += self.core_slices[core][dim] * (self.core_sizes[dim] // geometry.unit(dim)) * stride
+                offset += self.core_slices[core][dim] * (step // geometry.unit(dim)) * stride
         return offset * self.tensors[tensor].word_bytes
 
     def gathered(self, tensor: int) -> tuple[str, ...]:

@@ -69,6 +69,14 @@ def _cross_entropy(
     return (1 - label_smoothing) * loss + smooth * (label_smoothing / x.shape[classes])
 
 
+def _max_pool1d(x: torch.Tensor, *form: Any, **named: Any) -> torch.Tensor:
+    """Without places the host pools floats only, unlike in two dims."""
+    from torch_spyre.decompositions.images import pooling  # late: start-up
+
+    pooling.demand_floats(x, "max_pool1d_impl")
+    return torch.ops.aten.max_pool1d.default.decompose(x, *form, **named)
+
+
 def _kaiser_window(length: int, periodic: bool = True, beta: float = 12.0, **options: Any) -> torch.Tensor:
     """PyTorch's own is a kernel without a dispatcher."""
     device, dtype = options["device"], options.get("dtype") or torch.get_default_dtype()
@@ -125,4 +133,5 @@ def register() -> None:
     for key in ("PrivateUse1", "AutogradPrivateUse1"):  # the former alone in inference mode
         _library.impl("_batch_norm_impl_index", _batch_norm, key)
         _library.impl("cross_entropy_loss", _cross_entropy, key)
+        _library.impl("max_pool1d", _max_pool1d, key)
     _library.impl("_efficientzerotensor", _zeros, "PrivateUse1")

@@ -29,7 +29,6 @@ _GUESSED = (
     "concat",
     "chains without LX",
     "softmax",
-    "batched",
     "batched, shared weight",
 )
 _CAP = 0.35  # log errors beyond this weigh no more (Huber): misses must not bend the rest
@@ -65,7 +64,8 @@ class Fit:
 
     def errors(self, logs: np.ndarray) -> np.ndarray:
         device = with_values(self.device, self.names, logs)
-        return np.log([price(work, device).duration_ns / 1e3 for work in self.work]) - self.measured
+        pairs = zip(self.rows, self.work, strict=True)
+        return np.log([price(work, row.on(device)).duration_ns / 1e3 for row, work in pairs]) - self.measured
 
     def jacobian(self, errors: np.ndarray) -> np.ndarray:
         columns = []
@@ -117,7 +117,7 @@ def leave_one_shape_out(rows: Sequence[Row], device: Device) -> list[Prediction]
         change = fit.step(errors, jacobian, (~out).astype(float)) - base
         moved = with_values(device, fit.names, fit.logs + np.clip(change, -0.7, 0.7))
         held += [
-            Prediction(row, price(work, moved).duration_ns / 1e3)
+            Prediction(row, price(work, row.on(moved)).duration_ns / 1e3)
             for row, work, chosen in zip(fit.rows, fit.work, out, strict=True)
             if chosen
         ]

@@ -17,12 +17,14 @@ from torch_spyre.errors import InvalidArgument, SpyreError
 from torch_spyre.ir.ktir.emit import kernel_function
 from torch_spyre.ir.plan.tileops import Kernel
 from torch_spyre.perf.calibration import plans as k
+from torch_spyre.perf.device import Device
 from torch_spyre.perf.survey import Survey, survey
 
 MEASURED = Path(__file__).parents[1] / "measured"
 _LX_USABLE = 0.78  # of LX: what the measured compiler's allocator gives to tensors, about 1.55 MB
 _POINTWISE = {"neg": "neg", "gelu": "sigmoid"}  # gelu is one vector instruction on the card; so is sigmoid on ours
 _BROADCAST = {"bcast": ("add", "r"), "mulbcast": ("mul", "r"), "bcastcol": ("add", "c")}
+_MANY_ENTRIES = 32  # batches of attention, one entry for each head or position
 _PLANNED = ("mm", "mmwd", "mmrt", "bmm_wd_3d2d")  # their planner's split is guessed when B is 1
 _REDUCTIONS = {"read": "sum", "sumrow": "sum", "mean": "sum", "amax": "max"}
 # Some measured tensors exceed 256 MiB; their times fit a cut along rows, with which a core reaches over all of it.
@@ -40,6 +42,12 @@ class Row:
     build: Callable[[], Kernel] | None  # None: the file does not say how it was divided
     assumed: bool = False  # the file does not record the core split; the most likely one is taken
     problem: str = ""  # matmuls of one problem, for the regret of choosing the split
+    also: tuple[str, ...] = ()  # narrower classes of the error table that it belongs to as well
+    lx_fraction: float = 0.0  # LX share of the back end that was measured; 0: the description's
+
+    def on(self, device: Device) -> Device:
+        """The card as it was set up for this measurement."""
+        return device.with_values(cores__lx_fraction=self.lx_fraction) if self.lx_fraction else device
 
 
 def load(path: str | Path) -> list[Row]:
@@ -128,31 +136,43 @@ def _chained(
 def _matmul_row(r: dict[str, str]) -> Row:
     batch, m, n, kk, cores = (int(r[c]) for c in ("B", "M", "N", "K", "cores"))
     shape = f"{batch}x{m}x{n}x{kk}"
-    recorded = re.fullmatch(r"(\d+)_(\d+)_(\d+)_(\d+)", r["split_b_m_n_k"])
-    shared = r["op"] == "bmm_wd_3d2d"
-    kind = f"{r['op'] if shared else 'mm'} {r['layout_A']} {r['layout_B']}"
+    shared, by_rows = r["op"] == "bmm_wd_3d2d", r.get("layout_kernel") == "out in"
+    orders = r.get("layout_A") or "", r.get("layout_B") or ""
+    kind = f"{r['op'] if shared else 'mm'} {'rows ' if by_rows else ''}{orders[0]} {orders[1]}"
     label = f"{kind} {shape} cores {cores} split {r['split_b_m_n_k']}"
-    micros = float(r["kernel_us"])
-    if recorded is not None:
-        split = tuple(int(v) for v in recorded.groups())
-    elif batch > 1:
-        split = _few_columns(n, cores)
-    elif r["op"] in _PLANNED:
-        split = _balanced(cores)
-    else:
+    micros, split = float(r["kernel_us"]), _recorded(r["split_b_m_n_k"])
+    guessed = split or _guessed_split(r["op"], batch, m, n, cores)
+    if guessed is None:
         return Row(label, "matmul, split not recorded", shape, micros, None)
-    order_a, order_b = (tuple(int(v) for v in r[c].split(",")) if r[c] else (0, 1, 2) for c in ("layout_A", "layout_B"))
-    if shared:
-        order_b = (0, 1)
+    order_a, order_b = (tuple(int(v) for v in o.split(",")) if o else (0, 1, 2) for o in orders)
 
     def build() -> Kernel:
-        return k.matmul(batch, m, n, kk, split, cores, order_a, order_b, shared)
+        return k.matmul(batch, m, n, kk, guessed, cores, order_a, (0, 1) if shared else order_b, shared, by_rows)
 
-    if recorded is None:
+    if by_rows or (r.get("layout_kernel") == "in out" and "lx_fraction" not in r):
+        return Row(label, "weight layouts", shape, micros, build, assumed=True)
+    if split is None:
         group = "batched, split assumed" if batch > 1 else "matmul, split assumed"
         return Row(label, group, shape, micros, build, assumed=True)
-    group = _matmul_group(batch, cores, split, shared)
-    return Row(label, group, shape, micros, build, problem=f"{kind} {shape} cores {cores}")
+    if fraction := float(r.get("lx_fraction") or 0):
+        group = f"SuperDSC files, LX share {fraction}"
+        return Row(f"{label} lx {fraction}", group, shape, micros, build, lx_fraction=fraction)
+    group, also = _matmul_group(batch, cores, split, shared)
+    return Row(label, group, shape, micros, build, problem=f"{kind} {shape} cores {cores}", also=also)
+
+
+def _recorded(split: str) -> tuple[int, ...] | None:
+    found = re.fullmatch(r"(\d+)_(\d+)_(\d+)_(\d+)", split)
+    return tuple(int(v) for v in found.groups()) if found else None
+
+
+def _guessed_split(op: str, batch: int, m: int, n: int, cores: int) -> tuple[int, ...] | None:
+    """What the measured compiler's planner most likely chose."""
+    if batch > 1:
+        return _few_columns(n, cores)
+    if op not in _PLANNED:
+        return None
+    return (1, 1, cores, 1) if m == 1 else _balanced(cores)
 
 
 def _balanced(cores: int) -> tuple[int, ...]:
@@ -167,9 +187,15 @@ def _few_columns(n: int, cores: int) -> tuple[int, ...]:
     return 1, cores // columns, columns, 1
 
 
-def _matmul_group(batch: int, cores: int, split: tuple[int, ...], shared: bool) -> str:
+def _matmul_group(batch: int, cores: int, split: tuple[int, ...], shared: bool) -> tuple[str, tuple[str, ...]]:
+    """The class, and narrower ones inside it."""
+    if shared:
+        return "batched, shared weight", ()
     if batch > 1:
-        return "batched, shared weight" if shared else "batched"
+        narrower = [f"thereof attention, {'K' if split[3] > 1 else 'other'} splits"] if batch >= _MANY_ENTRIES else []
+        return "batched", tuple(narrower)
     if split[3] > 1:
-        return "matmul K splits"
-    return "matmul 32 cores M/N splits" if cores >= 32 else "matmul 1-16 cores"
+        return "matmul K splits", ("thereof K cut by 8 and more",) if split[3] >= 8 else ()
+    if cores < 32:
+        return "matmul 1-16 cores", ()
+    return "matmul 32 cores M/N splits", ("thereof cut along M only",) if split[2] == 1 else ()

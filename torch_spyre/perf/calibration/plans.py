@@ -7,7 +7,7 @@ Host dims (d0, …, dn) become device dims [d1, …, ceil(dn/64), d0, 64]; all t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch_spyre.constants import LX_BYTES
 from torch_spyre.ir.plan.tileops import (
@@ -282,8 +282,12 @@ def matmul(
     order_a: Sequence[int] = (0, 1, 2),
     order_b: Sequence[int] = (0, 1, 2),
     shared_b: bool = False,
+    weight_rows: bool = False,
 ) -> Kernel:
-    """[batch,] m×k times k×n; `order` is the host dim order of a batched operand, `split` is over b, m, n, k."""
+    """[batch,] m×k times k×n; `order` is the host dim order of a batched operand, `split` is over b, m, n, k.
+
+    `weight_rows`: the rows of a 2-D right operand are contiguous, not the sticks of a column.
+    """
     b = Builder("matmul", cores)
     sizes = {**({"b": batch} if batch > 1 else {}), "m": m, "n": n, "k": max(k, STICK)}
     dims = make_dims(sizes, dict(zip("bmnk", split, strict=True)))
@@ -295,10 +299,17 @@ def matmul(
 
     left = tensor("a", ("m", "k"), order_a)
     right = tensor("flat" if shared_b else "b", ("k", "n"), order_b)
+    if weight_rows:
+        right = _by_rows(right, sizes["k"], sizes["n"])
     out = tensor("c", ("m", "n"), (1, 0, 2) if shared_b else (0, 1, 2), "output")
     for tile, start in _column_tiles(dims, split[3]):
         b.op("batchmatmul", tile, (left, _at(right, start)), _at(out, start), ("k",))
     return b.kernel()
+
+
+def _by_rows(weight: Operand, k: int, n: int) -> Operand:
+    columns, row, inner = weight.coords
+    return Operand(replace(weight.tensor, device_size=(k, n // STICK, STICK)), (row, columns, inner))
 
 
 def _column_tiles(dims: tuple[Dim, ...], ways: int) -> list[tuple[tuple[Dim, ...], int]]:

@@ -13,7 +13,10 @@ from torch_spyre.perf.calibration.measured_kernels import MEASURED, Row, load, s
 from torch_spyre.perf.device import Device
 from torch_spyre.perf.timeline import price
 
-FILES = (MEASURED / "non_matmul.csv", MEASURED / "matmul.csv")
+FILES = tuple(
+    MEASURED / f"{name}.csv"
+    for name in ("non_matmul", "matmul", "granite_matmul_splits", "sdsc_timed", "weight_layouts")
+)
 ORDER = (
     "pointwise",
     "broadcast",
@@ -27,9 +30,14 @@ ORDER = (
     "chains without LX",
     "matmul 1-16 cores",
     "matmul 32 cores M/N splits",
+    "thereof cut along M only",
     "matmul K splits",
+    "thereof K cut by 8 and more",
     "matmul, split assumed",
+    "weight layouts",
     "batched",
+    "thereof attention, other splits",
+    "thereof attention, K splits",
     "batched, shared weight",
     "batched, split assumed",
 )
@@ -63,13 +71,14 @@ def rows_of(paths: Iterable[str | Path] = ()) -> list[Row]:
 def predict(rows: Sequence[Row], device: Device) -> list[Prediction]:
     """Predictions of the rows that say how they were divided over the cores."""
     found = ((row, surveyed(row)) for row in rows)
-    return [Prediction(row, price(work, device).duration_ns / 1e3) for row, work in found if work is not None]
+    return [Prediction(row, price(work, row.on(device)).duration_ns / 1e3) for row, work in found if work is not None]
 
 
 def by_class(predictions: Iterable[Prediction]) -> list[ClassError]:
     groups: dict[str, list[Prediction]] = defaultdict(list)
     for p in predictions:
-        groups[p.row.group].append(p)
+        for group in (p.row.group, *p.row.also):
+            groups[group].append(p)
     known = [g for g in ORDER if g in groups]
     table = []
     for group in known + sorted(set(groups) - set(known)):
@@ -81,19 +90,49 @@ def by_class(predictions: Iterable[Prediction]) -> list[ClassError]:
     return table
 
 
-def regret(predictions: Iterable[Prediction]) -> tuple[float, float, int]:
-    """Measured time of the split the model would choose, over that of the best one: (mean, worst, problems)."""
+@dataclass(frozen=True)
+class Choice:
+    """How well the model chooses among the measured splits of the same products."""
+
+    problems: int
+    regret: float  # measured time of the split it would choose, over that of the best one
+    worst: float
+    rank: float  # Spearman's correlation of predicted and measured times
+
+
+def choices(predictions: Iterable[Prediction], kind: str = "") -> Choice:
+    """`kind`: only the products of that kind, see `KINDS`."""
     problems: dict[str, list[Prediction]] = defaultdict(list)
     for p in predictions:
-        if p.row.problem:
+        if p.row.problem and kind in ("", _kind(p.row)):
             problems[p.row.problem].append(p)
-    ratios = []
-    for choices in problems.values():
-        if len({c.row.label for c in choices}) < 2:
-            continue
-        chosen = min(choices, key=lambda c: c.micros)
-        ratios.append(chosen.row.micros / min(c.row.micros for c in choices))
-    return (statistics.fmean(ratios), max(ratios), len(ratios)) if ratios else (1.0, 1.0, 0)
+    several = [c for c in problems.values() if len({p.row.label for p in c}) > 1]
+    if not several:
+        return Choice(0, 1.0, 1.0, 1.0)
+    ratios = [min(c, key=lambda p: p.micros).row.micros / min(p.row.micros for p in c) for c in several]
+    ranks = [_spearman(c) for c in several]
+    return Choice(len(several), statistics.fmean(ratios), max(ratios), statistics.fmean(ranks))
+
+
+KINDS = ("2-D products", "batched products", "attention products")
+
+
+def _kind(row: Row) -> str:
+    if row.group not in ("batched", "batched, shared weight"):
+        return KINDS[0]
+    return KINDS[2] if row.also else KINDS[1]
+
+
+def _spearman(predictions: Sequence[Prediction]) -> float:
+    measured = _ranks([p.row.micros for p in predictions])
+    predicted = _ranks([p.micros for p in predictions])
+    return statistics.correlation(measured, predicted) if len(set(measured)) > 1 < len(set(predicted)) else 0.0
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Ties get their mean rank."""
+    ordered = sorted(values)
+    return [ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values]
 
 
 def table(predictions: Sequence[Prediction], held_out: Sequence[Prediction] = ()) -> str:
@@ -114,11 +153,19 @@ def table(predictions: Sequence[Prediction], held_out: Sequence[Prediction] = ()
 
 
 def report(rows: Sequence[Row], predictions: Sequence[Prediction], held_out: Sequence[Prediction] = ()) -> str:
-    """The table, the regret of choosing matmul splits by the model, and what was not predicted."""
+    """The table, how well the model chooses matmul splits, and what was not predicted."""
     parts = [table(predictions, held_out)]
-    mean, worst, problems = regret(p for p in predictions)
-    if problems:
-        parts.append(f"Matmul split regret: {mean:.3f}x mean, {worst:.3f}x worst, {problems} problems.")
+    lines = []
+    for kind in KINDS:
+        seen, unseen = choices(predictions, kind), choices(held_out, kind)
+        if seen.problems:
+            left = (
+                f" | {unseen.regret:.3f} | {unseen.worst:.3f} | {unseen.rank:.2f} |" if held_out else " | – | – | – |"
+            )
+            lines.append(f"| {kind} | {seen.problems} | {seen.regret:.3f} | {seen.worst:.3f} | {seen.rank:.2f}{left}")
+    if lines:
+        head = "| choice of split | problems | regret | worst | rank | shape left out: regret | worst | rank |"
+        parts.append("\n".join((head, "|---|---:|---:|---:|---:|---:|---:|---:|", *lines)))
     skipped: dict[str, int] = defaultdict(int)
     for row in rows:
         if row.build is None:

@@ -2,8 +2,10 @@
 // The software card: one public header, no PyTorch. Open a card, allocate, DMA in and out, load a program, launch,
 // wait, read counters. Everything else under csrc/card/ is private to the library.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -21,9 +23,13 @@ constexpr uint64_t kStickBytes = 128;
 /// Streams of a card: 0 is the default one, 1-32 have low and 33-64 high priority.
 constexpr int kStreams = 65;
 constexpr int kFirstHighPriorityStream = 33;
+/// Behind them, streams that no user sees: exchanges with other cards wait there for their peers.
+constexpr int kLinkStreams = 63;
+constexpr int kAllStreams = kStreams + kLinkStreams;
 
 /// Every failure of the card. `kind` is one of: InvalidProgram, InvalidArgument, OutOfMemory, OutOfBounds,
-/// UninitializedRead, RaceDetected, IndexOutOfRange, Overflow, ZeroDivision, AssertionFailed, DeviceFault, DeviceLost.
+/// UninitializedRead, RaceDetected, IndexOutOfRange, Overflow, ZeroDivision, AssertionFailed, DeviceFault, DeviceLost,
+/// and, of exchanges with other cards: PeerLost, CollectiveMismatch, CollectiveTimeout.
 /// what() says what was done, where, and what to do.
 class Error : public std::runtime_error {
  public:
@@ -51,6 +57,25 @@ struct DeviceTensor {
   int64_t host_offset = 0;
   std::vector<int64_t> host_stride;  // one per dim of the host tensor it is copied from or to
   bool whole_storage = false;        // dma_in covers every element of the storage: padding lanes become zero
+};
+
+/// One box of a transfer by strides, in elements: for each index i below `size` (last dim innermost), the element of
+/// the device at device_offset + sum(i * device_stride) belongs to that of the host at host_offset + sum(i *
+/// host_stride). Where several elements go to the same place, one of them does.
+struct TransferBox {
+  std::vector<int64_t> size, host_stride, device_stride;
+  int64_t host_offset = 0, device_offset = 0;
+};
+
+/// A transfer of boxes between host memory and one device storage of `bytes` bytes. Any format that has whole bytes may
+/// stand on either side.
+struct BoxTransfer {
+  void* host = nullptr;
+  int host_format = 2;
+  uint64_t address = 0, bytes = 0;
+  int device_format = 2;
+  std::vector<TransferBox> boxes;
+  bool whole_storage = false;  // dma_in: what no box covers becomes zero
 };
 
 union Scalar;
@@ -100,21 +125,75 @@ struct DmaTiming {
   double latency_ns = 3500, in_bytes_per_ns = 57, out_bytes_per_ns = 57;
 };
 
-/// A point in a stream: complete when everything submitted to the stream before it has run. `time_ns` is when that
+/// A time on the device clock that depends on other cards. Until they have said theirs, `ns` is what is sure: not
+/// before.
+struct LaterTime {
+  std::atomic<bool> known{false};
+  std::atomic<uint64_t> ns{0};
+};
+
+/// A point in a stream: complete when everything submitted to the stream before it has run. `time()` is when that
 /// happens on the device clock.
 struct Marker {
   int stream = 0;
   uint64_t sequence = 0;
-  uint64_t time_ns = 0;
+  uint64_t time_ns = 0;  // unless it is said later
+  std::shared_ptr<LaterTime> later = nullptr;
+
+  uint64_t time() const { return later ? later->ns.load(std::memory_order_acquire) : time_ns; }
 };
 
-/// A launch or transfer as the device clock booked it.
+/// What profiles show of an exchange.
+struct ExchangeInfo {
+  std::string kind, group, algorithm;
+  uint64_t bytes = 0, wire_bytes = 0, sequence = 0;
+  std::vector<int> peers;  // ranks of the world
+  int rank = 0;
+};
+
+/// A launch, transfer or exchange as the device clock booked it.
 struct Activity {
-  enum class Kind : uint8_t { launch, dma_in, dma_out } kind;
+  enum class Kind : uint8_t { launch, dma_in, dma_out, exchange } kind;
   int stream;
   uint64_t start_ns, end_ns;
   uint64_t bytes;                          // of a transfer
   std::shared_ptr<const Program> program;  // of a launch
+  std::shared_ptr<const ExchangeInfo> exchange = nullptr;
+  std::shared_ptr<const LaterTime> later_start = nullptr, later_end = nullptr;
+
+  /// Fills in times that were said later.
+  void settle() {
+    if (later_end) {
+      const uint64_t duration = end_ns - start_ns;
+      end_ns = later_end->ns.load(std::memory_order_acquire);
+      start_ns = later_start ? later_start->ns.load(std::memory_order_acquire) : end_ns - duration;
+    }
+  }
+};
+
+/// Work that needs other cards: a collective. It occupies its stream and none of the card's engines; other streams go
+/// on. Whoever made it moves the data.
+class Exchange {
+ public:
+  /// To be called once, from any thread: the error that ended it, or null; when it ends on the device clock.
+  using Done = std::function<void(const Error* error, uint64_t end_ns)>;
+
+  virtual ~Exchange() = default;
+  /// Its stream has reached it, at `arrival_ns` of the device clock. `memory` is the host address of card address 0.
+  /// Must not wait for a peer longer than for a blink.
+  virtual void begin(std::byte* memory, uint64_t arrival_ns, Done done) = 0;
+  /// It is not wanted any more: to end soon, with an error, if it has begun; else it never will.
+  virtual void cancel(const std::string& reason) = 0;
+  /// A thread that waits for the card lends itself for a blink. True if something ended.
+  virtual bool help() = 0;
+  /// Whether `begin` takes so little time that the caller of Card::exchange may do it.
+  virtual bool quick() const = 0;
+};
+
+/// Memory that an exchange touches.
+struct ExchangeUse {
+  uint64_t address, bytes;
+  bool writes;
 };
 
 /// Is told about every launch and transfer, in the thread that submits it: at once, or after a blocking transfer.
@@ -160,6 +239,11 @@ class Card {
                       std::shared_ptr<const void> keep = nullptr) = 0;
   virtual void dma_out(const DeviceTensor& src, const HostTensor& dst, bool blocking = true, int stream = 0,
                        std::shared_ptr<const void> keep = nullptr) = 0;
+  /// The same by strides; blocking.
+  virtual void dma_in(const BoxTransfer& transfer, int stream = 0) = 0;
+  virtual void dma_out(const BoxTransfer& transfer, int stream = 0) = 0;
+  /// Queues writes of one element (1, 2, 4 or 8 bytes) over and over, to a range of whole elements.
+  virtual void fill(uint64_t address, uint64_t bytes, std::span<const std::byte> element, int stream = 0) = 0;
   /// Raw bytes; blocking.
   virtual void write(uint64_t address, std::span<const std::byte> bytes, int stream = 0) = 0;
   virtual void read(uint64_t address, std::span<std::byte> bytes, int stream = 0) = 0;
@@ -169,6 +253,13 @@ class Card {
   /// Queues the program. Arguments are checked (count, size, alignment) before it is queued.
   virtual void launch(std::shared_ptr<const Program> program, std::span<const Buffer> args,
                       std::span<const Scalar> scalars, int stream = 0) = 0;
+
+  /// Queues an exchange on a stream of its own kind (kStreams and above), behind the markers `after`. The marker is
+  /// complete when the exchange is.
+  virtual Marker exchange(int stream, std::shared_ptr<Exchange> exchange, std::span<const ExchangeUse> uses,
+                          std::span<const Marker> after, std::shared_ptr<const ExchangeInfo> info) = 0;
+  /// Forgets errors that exchanges have left on streams: the group that failed is gone, and its user goes on alone.
+  virtual void forgive_exchanges() = 0;
 
   virtual Marker record(int stream) = 0;
   /// Work submitted to `stream` from now on runs after the marker is complete.
