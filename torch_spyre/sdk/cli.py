@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``spyre-sdk run --checkout DIR -- command``: run a command, or the tests, of a checkout of the public torch-spyre."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch_spyre import knobs
+from torch_spyre.errors import InvalidArgument, SpyreError
+from torch_spyre.sdk.checkout import ROOT, Checkout
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="spyre-sdk", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    run = commands.add_parser("run", help="build a checkout if need be, and run a command in its environment")
+    run.add_argument("--checkout", required=True, type=Path, help="folder of the checkout")
+    run.add_argument("--sdk", type=Path, help="what `make sdk` made (default: made in the cache)")
+    run.add_argument("--json", type=Path, help="json.hpp of nlohmann/json 3.11.2, to build without a network")
+    run.add_argument("words", nargs="+", metavar="command", help="behind --")
+    args = parser.parse_args(argv)
+    try:
+        return Checkout(args.checkout, args.sdk or _made(), args.json).run(args.words)
+    except (SpyreError, OSError) as error:
+        print(f"spyre-sdk: {error}", file=sys.stderr)
+    except subprocess.CalledProcessError as error:
+        print(f"spyre-sdk: {' '.join(map(str, error.cmd))} failed with status {error.returncode}", file=sys.stderr)
+    return 2
+
+
+def _made() -> Path:
+    """The SDK in the cache, up to date."""
+    source = ROOT / "sdk"
+    if not (source / "Makefile").is_file():
+        raise InvalidArgument("the SDK's sources are not beside this package; run from a source tree, or give --sdk")
+    prefix = Path(knobs.get("cache_dir")).expanduser() / "sdk"
+    command = ["make", "--silent", "-C", str(source), "-j2", f"PREFIX={prefix}", f"PYTHON={sys.executable}"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return prefix
+
+
+if __name__ == "__main__":
+    sys.exit(main())
