@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TTIR to a program: the lowering, then the back end. Imported when a kernel is compiled, not when it is launched."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp
+
+from torch_spyre import knobs
+from torch_spyre.ir.ktir.text import print_module
+from torch_spyre.runtime import cache, driver
+from torch_spyre.triton.lowering import pipeline
+from torch_spyre.triton.lowering.pipeline import Grid, Shared, Trace
+
+
+def ktir(
+    name: str, text: str, integers: Sequence[int | None], grid: Grid, shared: Shared = (), trace: Trace | None = None
+) -> ModuleOp:
+    """The KTIR of a kernel; `integers` has a number for each integer argument and None for the others."""
+    return pipeline.lower(text, name, integers, grid, shared, trace)
+
+
+def compiled(
+    name: str, text: str, integers: Sequence[int | None], grid: Grid, shared: Shared = ()
+) -> cache.CachedKernel:
+    folder = knobs.get("dump")
+    if not folder:
+        return driver.of_function(name, driver.build_ktir(ktir(name, text, integers, grid, shared)))
+    trace = _Dump(Path(folder), name, text, repr((integers, grid, shared)))
+    program = driver.build_ktir(ktir(name, text, integers, grid, shared, trace))
+    trace.write("program.txt", program.explain())
+    return driver.of_function(name, program)
+
+
+class _Dump:
+    """Writes the kernel after every pass to files of its own."""
+
+    def __init__(self, root: Path, name: str, text: str, variant: str) -> None:
+        digest = hashlib.sha256(f"{text} {variant}".encode()).hexdigest()[:12]
+        self._folder = root / f"triton_{name}_{digest}"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._count = 0
+        self.write("kernel.ttir", text)
+
+    def __call__(self, title: str, module: ModuleOp) -> None:
+        self.write(f"{self._count:02d}-{title}.mlir", print_module(module))
+        self._count += 1
+
+    def write(self, name: str, text: str) -> None:
+        (self._folder / name).write_text(text)

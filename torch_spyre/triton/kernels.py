@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled kernel and its launches.
+
+Enters: the TTIR of a kernel, and for each launch its grid and arguments. Leaves: a program in the program cache, made
+for these integers and this grid, and its launch through the ordinary driver. A program that the cache holds is launched
+without reading TTIR.
+
+Kernels count in the strides of the host, while tensors lie in sticks. A tensor that already lies row by row in card
+memory is used where it is; every other one is copied into such memory and, if it was written, back. Tensors that share
+memory share that copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_spyre import _C
+from torch_spyre.backend.program.isa import Access
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.errors import InvalidArgument, UnsupportedOp
+from torch_spyre.formats import BYTES
+from torch_spyre.ktir import linear_memory
+from torch_spyre.ktir.linear_memory import Placement
+from torch_spyre.runtime import cache, driver
+
+_DTYPES = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+    torch.float8_e4m3fn,
+)
+_GRID_LIMIT = 1 << 31
+
+Grid = tuple[int, int, int]
+Shared = tuple[tuple[int, int, int], ...]  # tensor, the one whose memory it shares, elements between their starts
+
+
+class Kernel:
+    """Programs of one kernel, by grid, integers and shared memory."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        self._programs: dict[Any, _Program] = {}
+
+    @torch.no_grad()
+    def __call__(self, grid: Grid, arguments: Sequence[tuple[str, Any]]) -> None:
+        """Launches all programs of a grid; `arguments` are names and values in the order of the TTIR function."""
+        _check_grid(self.name, grid)
+        tensors = [(name, value) for name, value in arguments if isinstance(value, torch.Tensor)]
+        device = _device(self.name, tensors)
+        if 0 in grid:
+            return
+        values = tuple(_number(name, value) for name, value in arguments)
+        shared = _shared([tensor for _, tensor in tensors])
+        key = (grid, tuple(v if type(v) is int else None for v in values), shared)
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._obtain(grid, values, shared)
+        program.launch([t for _, t in tensors], [v for v in values if type(v) is float], device)
+
+    def _obtain(self, grid: Grid, values: Sequence[Any], shared: Shared) -> _Program:
+        integers = [v if type(v) is int else None for v in values]
+        entry = cache.key(f"triton {self.text} {grid} {integers} {shared}", [])
+
+        def make() -> cache.CachedKernel:
+            from torch_spyre.triton import compiling  # late: a program in the cache needs no compiler
+
+            return compiling.compiled(self.name, self.text, integers, grid, shared)
+
+        return _Program(driver.obtain(entry, make), shared)
+
+
+def _check_grid(name: str, grid: Grid) -> None:
+    if any(not 0 <= size < _GRID_LIMIT for size in grid):
+        raise InvalidArgument(f"{name}: grid {grid}; each axis has 0 to {_GRID_LIMIT - 1} programs")
+
+
+def _device(kernel: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> torch.device:
+    """The card of all tensors."""
+    for name, tensor in tensors:
+        if tensor.device.type != DEVICE_NAME:
+            raise InvalidArgument(
+                f"{kernel}: argument {name} is on {tensor.device}; Triton kernels run on the card, move it there with "
+                f'.to("{DEVICE_NAME}")'
+            )
+        if tensor.dtype not in _DTYPES:
+            raise UnsupportedOp(
+                f"{kernel}: argument {name} is {tensor.dtype}; kernels take {', '.join(map(str, _DTYPES))}"
+            )
+    devices = {tensor.device for _, tensor in tensors}
+    if len(devices) > 1:
+        raise InvalidArgument(f"{kernel}: arguments are on several cards: {', '.join(sorted(map(str, devices)))}")
+    return devices.pop() if devices else torch.device(DEVICE_NAME, _C.current_device())
+
+
+def _number(name: str, value: Any) -> Any:
+    """An int, a float, or None for a tensor."""
+    if isinstance(value, torch.Tensor):
+        return None
+    if isinstance(value, bool | int):
+        return int(value)
+    if isinstance(value, float):
+        return value
+    raise InvalidArgument(f"argument {name} is {type(value).__name__}; kernels take tensors, integers and floats")
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last one of a tensor in its storage."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _shared(tensors: Sequence[torch.Tensor]) -> Shared:
+    """Tensors that may share elements with another one, counted from the one that begins first."""
+    found: list[tuple[int, int, int]] = []
+    storages: dict[int, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        if tensor.numel():
+            storages.setdefault(tensor.untyped_storage().data_ptr(), []).append(i)
+    for members in storages.values():
+        if len(members) < 2:
+            continue
+        first = min(members, key=lambda i: tensors[i].storage_offset())
+        for i in members:
+            if tensors[i].dtype != tensors[first].dtype:
+                raise UnsupportedOp(
+                    f"tensors of {tensors[first].dtype} and {tensors[i].dtype} share memory, which the card stores in "
+                    "one format; copy one of them"
+                )
+            if i != first:
+                found.append((i, first, tensors[i].storage_offset() - tensors[first].storage_offset()))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Image:
+    """The part of a storage that a buffer of a launch stands for."""
+
+    tensor: torch.Tensor
+    placement: Placement
+
+
+class _Program:
+    """A program on the card and where its arguments come from."""
+
+    def __init__(self, loaded: driver.Loaded, shared: Shared) -> None:
+        assert loaded.kernel.function is not None
+        function = loaded.kernel.function
+        self._launcher = driver.launcher(loaded)
+        self._buffers = function.buffers
+        self._leaders = {i: first for i, first, _ in shared}
+
+    def launch(self, tensors: Sequence[torch.Tensor], floats: Sequence[float], device: torch.device) -> None:
+        memories: list[torch.Tensor] = []
+        images: list[tuple[_Image, torch.Tensor]] = []
+        for i, (tensor, (access, size)) in enumerate(zip(tensors, self._buffers, strict=True)):
+            if i in self._leaders or not size:
+                memories.append(tensor)
+                continue
+            others = [tensors[j] for j, first in self._leaders.items() if first == i]
+            image = _image(tensor, others, size)
+            placed = linear_memory.lies_so(image.tensor, image.placement)
+            memory = (
+                image.tensor if placed else linear_memory.put(f"argument {i}", image.tensor, image.placement, device)
+            )
+            memories.append(memory)
+            if Access.WRITE in Access(access) and not placed:
+                images.append((image, memory))
+        with torch.spyre.device(device.index):
+            self._launcher(*memories, *floats)
+        for image, memory in images:
+            linear_memory.take(memory, image.tensor, image.placement)
+
+
+def _image(tensor: torch.Tensor, others: Sequence[torch.Tensor], size: int) -> _Image:
+    """What a program that reaches `size` bytes from the start of a tensor has to see.
+
+    A tensor without gaps, of which nothing beyond its end is reached, is its own image. Otherwise it is the storage
+    from the tensor's start on: a kernel may well reach what other views of the same storage show.
+    """
+    needed = size // BYTES[_C.get_device_dtype(tensor.dtype).name]
+    span = _span(tensor)
+    if not others and tensor.numel() == span and needed <= span:
+        return _Image(tensor, Placement(tuple(tensor.stride()), max(span, 1), tensor.dtype))
+    start = tensor.storage_offset()
+    ends = [span, *(t.storage_offset() - start + _span(t) for t in others)]
+    length = max(_available(tensor, max(needed, *ends)), *ends)
+    flat = tensor.as_strided((length,), (1,), start)
+    return _Image(flat, Placement((1,), max(length, needed), tensor.dtype))
+
+
+def _available(tensor: torch.Tensor, wanted: int) -> int:
+    """How many of the wanted elements a storage has from the start of a tensor on."""
+    low, high = _span(tensor), wanted
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            tensor.as_strided((middle,), (1,), tensor.storage_offset())
+            low = middle
+        except RuntimeError:
+            high = middle - 1
+    return low
+
+
+def card_milliseconds(call: Callable[[], Any], *, quantiles: Sequence[float] | None = None, **_: Any) -> Any:
+    """Time of a call on the card's clock, which is the same each time: one run answers all quantiles."""
+    device = _C.current_device()
+    call()
+    torch.spyre.synchronize()
+    start = _C.clock_ns(device)
+    call()
+    torch.spyre.synchronize()
+    elapsed = (_C.clock_ns(device) - start) / 1e6
+    return [elapsed] * len(quantiles) if quantiles is not None else elapsed

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TTIR to KTIR, pass by pass.
+
+Enters: the text of a kernel as Triton prints it, its arguments and its grid. Leaves: a verified KTIR module whose one
+function runs all programs of the grid on the cores of the card. `trace` sees the module after each pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.dialects.builtin import ModuleOp
+
+from torch_spyre.ir.ktir import text as ktir_text
+from torch_spyre.ir.ktir.narrow import narrow
+from torch_spyre.triton.lowering import (
+    carried_steps,
+    combined_elements,
+    early_returns,
+    element_functions,
+    known_integers,
+    moved_positions,
+    program_grid,
+    scalar_words,
+    tile_accesses,
+    ttir_text,
+    unused,
+)
+from torch_spyre.triton.lowering.refusals import refusal
+
+Grid = tuple[int, int, int]
+Shared = tuple[tuple[int, int, int], ...]  # pointer, the one whose memory it shares, elements between their starts
+Trace = Callable[[str, ModuleOp], None]
+
+
+def passes(arguments: Sequence[object], grid: Grid, shared: Shared) -> list[tuple[str, Callable[[ModuleOp], None]]]:
+    """Name and function of every pass, in order. `arguments` holds the integers of a launch."""
+    return [
+        ("known-integers", lambda m: known_integers.bind(m, arguments, grid)),
+        ("fold", known_integers.fold),
+        ("early-returns", early_returns.run),
+        ("carried-steps", carried_steps.run),
+        ("programs", lambda m: program_grid.run(m, grid, tile_accesses.needs_order(m), shared)),
+        ("scalar-words", scalar_words.run),
+        ("tile-accesses", tile_accesses.run),
+        ("unused", unused.run),
+        ("combined-elements", combined_elements.run),
+        ("element-functions", element_functions.run),
+        ("moved-positions", moved_positions.run),
+        ("unused", unused.run),
+        ("narrow", narrow),
+    ]
+
+
+def lower(
+    text: str,
+    name: str,
+    arguments: Sequence[object],
+    grid: Grid,
+    shared: Shared = (),
+    trace: Trace | None = None,
+) -> ModuleOp:
+    module = ttir_text.read(text, name)
+    _refuse_double(module)
+    if trace is not None:
+        trace("ttir", module)
+    for title, run in passes(arguments, grid, shared):
+        run(module)
+        if trace is not None:
+            trace(title, module)
+    for op in module.walk():
+        if op.name.startswith(("tt.", "cf.", "ub.")):
+            raise refusal(op, "nothing of KTIR stands for it here")
+    ktir_text.verify(module)
+    return module
+
+
+def _refuse_double(module: ModuleOp) -> None:
+    for op in module.walk():
+        for value in (*op.results, *(a for region in op.regions for block in region.blocks for a in block.args)):
+            if "f64" in str(value.type):
+                raise refusal(op, "float64, which the card does not have; use float32")
