@@ -86,7 +86,7 @@ class RankProcess:
             "OMP_NUM_THREADS": 1,
         }
         self.process = subprocess.Popen(
-            ["/tmp/d/pywrap", "-c", _PROGRAM, str(Path(__file__).parent), str(theirs.fileno()), str(port)],
+            [sys.executable, "-c", _PROGRAM, str(Path(__file__).parent), str(theirs.fileno()), str(port)],
             env={**os.environ, **{k: str(v) for k, v in variables.items()}, "OMP_NUM_THREADS": "1", **environment},
             pass_fds=[theirs.fileno()],
             stderr=self.log,

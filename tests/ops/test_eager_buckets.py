@@ -167,7 +167,8 @@ def test_the_cache_is_bounded(planned: list[str]) -> None:
         y = x[:n] + 1
         assert _C._eager_cache_state()[0] <= most or n % 1000
     programs = len(planned)
-    assert programs <= 6 and _C._eager_cache_state()[0] <= most
+    assert programs <= 6, planned
+    assert _C._eager_cache_state()[0] <= most
     assert torch.equal((x[: sizes[1]] + 1).cpu(), y.cpu()[: sizes[1]]) and len(planned) == programs
 
 

@@ -178,16 +178,24 @@ def test_shares_of_a_mamba_layer_add_up(tokens: int, groups: int) -> None:
     before, b_and_c, state = (torch.randn(size, dtype=torch.float64) for size in sizes)
     ranks = []
     for rank in range(CARDS):
-        scan, out = segments.ScanSegment(one, "cpu").double(), segments.OutSegment(one, CARDS, "cpu").double()
-        joined(scan.join, norm)
-        cut_scan(mixer.scan, scan.scan, rank)
+        if groups > 1:
+            first = segments.MambaSegment(one, "cpu").double()
+            scan, out = first.mixer.scan, first.mixer
+        else:
+            first, out = segments.ScanSegment(one, "cpu").double(), segments.OutSegment(one, CARDS, "cpu").double()
+            scan = first.scan
+        joined(first.join, norm)
+        cut_scan(mixer.scan, scan, rank)
         out.norm.data = mixer.norm.data.narrow(0, rank * one.mamba.inner, one.mamba.inner)
         out.out.data = mixer.out.data.narrow(0, rank * one.mamba.inner, one.mamba.inner)
         held = [before, of_groups(b_and_c.flatten(2), rank, groups, 2), state]
         held = [t if i == 1 else t.chunk(CARDS, (2, 0, 1)[i])[rank] for i, t in enumerate(held)]
-        ranks.append((out, scan(x, torch.zeros_like(x), *(t.clone() for t in held), causal)))
-    squares = sum(found[2] for _, found in ranks)
-    total = sum(out(found[1], squares) for out, found in ranks)
+        ranks.append((out, first(x, torch.zeros_like(x), *(t.clone() for t in held), causal)))
+    if groups > 1:
+        total = sum(found[1] for _, found in ranks)
+    else:
+        squares = sum(found[2] for _, found in ranks)
+        total = sum(out(found[1], squares) for out, found in ranks)
     torch.testing.assert_close(total, mixer(norm(x), before.clone(), b_and_c.flatten(2), state.clone(), causal))
 
 

@@ -80,8 +80,11 @@ def test_a_mixer_is_that_of_transformers(tokens: int, groups: int) -> None:
     c = replace(HYBRID, mamba=replace(HYBRID.mamba, groups=groups))
     mixer = random_mixer(c)
     x = torch.randn(2, tokens, c.hidden, dtype=torch.float64)
+    layer = transformers_layer(c, mixer)
+    if groups > 1 and not hasattr(layer.norm, "group_size"):
+        pytest.skip("this version of transformers norms over all groups together, unlike Mamba-2")
     with torch.no_grad():
-        wanted = transformers_layer(c, mixer)(x)
+        wanted = layer(x)
         found = mixer(x, *states(c, tokens))
     # transformers computes the recurrence in fp32
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))

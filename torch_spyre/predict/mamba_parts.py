@@ -102,7 +102,7 @@ def _each_head(x: Tensor, heads: int, dim: int = 1) -> Tensor:
 
 
 class Mixer(nn.Module):
-    """A whole Mamba-2 mixer: the scan, a norm over all its heads, and back to the hidden size."""
+    """A whole Mamba-2 mixer: the scan, a norm over the heads of each group, and back to the hidden size."""
 
     def __init__(self, c: ModelConfig, device: str) -> None:
         super().__init__()
@@ -113,4 +113,10 @@ class Mixer(nn.Module):
 
     def forward(self, x: Tensor, *states: Tensor) -> Tensor:
         found = self.scan(x, *states)
-        return found * torch.rsqrt((found * found).mean(-1, keepdim=True) + 1e-5) * self.norm @ self.out
+        groups = self.scan.m.groups
+        normed = _normed(found) if groups == 1 else _normed(found.unflatten(-1, (groups, -1))).flatten(-2)
+        return normed * self.norm @ self.out
+
+
+def _normed(x: Tensor) -> Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)

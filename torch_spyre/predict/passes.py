@@ -131,7 +131,9 @@ def _parallel(phase: Phase, c: ModelConfig, cards: int, batch: int, tokens: int,
     phase.exchange("all_reduce", hidden)
     for label, count, window in c.kinds():
         _add_attention(phase, c, label, count, batch, tokens, _seen(window, tokens, context))
-    if c.mamba:
+    if c.mamba and c.mamba.groups > 1:
+        phase.add(Part("mamba segment", "mamba", batch, tokens), c.mamba.layers)
+    elif c.mamba:
         phase.add(Part("scan segment", "mamba scan", batch, tokens), c.mamba.layers)
         phase.add(Part("out segment", "mamba out", batch, tokens), c.mamba.layers)
         phase.exchange("all_reduce", batch * _sticks(tokens), c.mamba.layers)  # the norm is over the heads of all cards

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torch_spyre.predict.decoder_parts import Attention, Mlp, Router, norm_of, weight
 from torch_spyre.predict.dimensions import ModelConfig
-from torch_spyre.predict.mamba_parts import Scan
+from torch_spyre.predict.mamba_parts import Mixer, Scan
 
 
 class Join(nn.Module):
@@ -108,8 +108,20 @@ class ParallelSegment(nn.Module):
         return x, self.attention(y, *inputs) + self.mlp(self.norm(x))
 
 
+class MambaSegment(nn.Module):
+    """A whole Mamba layer whose norms are over groups of heads, none of which is on two cards."""
+
+    def __init__(self, c: ModelConfig, device: str) -> None:
+        super().__init__()
+        self.join, self.mixer = Join(c, device), Mixer(c, device)
+
+    def forward(self, x: Tensor, reduced: Tensor, *states: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = self.join(x, reduced)
+        return x, self.mixer(y, *states)
+
+
 class ScanSegment(nn.Module):
-    """A Mamba layer up to its norm, for which all cards add up the squares of their heads."""
+    """A Mamba layer up to a norm over all its heads, for which all cards add up the squares of theirs."""
 
     def __init__(self, c: ModelConfig, device: str) -> None:
         super().__init__()

@@ -48,6 +48,7 @@ _MODULES: dict[str, Callable[[ModelConfig, str], nn.Module]] = {
     "project segment": segments.ProjectSegment,
     "parallel segment": segments.ParallelSegment,
     "scan segment": segments.ScanSegment,
+    "mamba segment": segments.MambaSegment,
     "mlp segment": segments.MlpSegment,
     "router segment": segments.RouterSegment,
     "head columns": segments.HeadColumns,
@@ -82,7 +83,7 @@ def _inputs(c: ModelConfig, part: Part) -> Sequence[Tensor]:
             return empties(device, q, k, k, (2, batch, tokens), *_attention(c, part))
         case "mamba layer" | "routed mamba":
             return empties(device, x, *_states(c, part))
-        case "scan segment":
+        case "scan segment" | "mamba segment":
             return empties(device, x, x, *_states(c, part))
         case "out segment":
             assert c.mamba is not None

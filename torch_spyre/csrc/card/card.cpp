@@ -43,6 +43,8 @@ void clear_host(const HostTensor& t, size_t dim = 0, int64_t offset = 0) {
 }
 
 class CardImpl final : public Card {
+  using Call = Queue::Call;
+
  public:
   explicit CardImpl(const DmaTiming& timing) : timing_(timing), memory_(progress_), queue_(progress_) {}
 
@@ -95,7 +97,7 @@ class CardImpl final : public Card {
   void read(uint64_t address, std::span<std::byte> bytes, int stream) override {
     std::vector<Point> after = used(address, bytes.size(), stream, "read").first;
     queue_.throw_sticky(stream);
-    check_defined(address);
+    check_defined(address, stream);
     if (timing_only_) std::memset(bytes.data(), 0, bytes.size());
     transfer_now(false, bytes.size(), stream, std::move(after),
                  [&] { std::memcpy(bytes.data(), memory_.at(address), bytes.size()); });
@@ -223,18 +225,21 @@ class CardImpl final : public Card {
     if (!timing_only_) commit(address, bytes, written);
   }
 
-  void check_defined(uint64_t address) const {
+  /// What failed since the call looked for an error is that error's, not the tensor's.
+  void check_defined(uint64_t address, int stream, Call call = Call::asks) const {
     using Contents = Memory::Contents;
     const Contents contents = timing_only_ ? Contents::values : memory_.contents(address);
     if (contents == Contents::timed)
       throw Error("UninitializedRead", "address " + std::to_string(address) +
                                            " belongs to a tensor that a timing-only run made: its values were never "
                                            "computed; make it again outside torch_spyre.predict.timing_only()");
-    if (contents == Contents::dropped)
+    if (contents == Contents::dropped) {
+      queue_.throw_sticky(stream, call);
       throw Error("UninitializedRead",
                   "address " + std::to_string(address) +
                       " belongs to a tensor that work would have written which failed or was "
                       "dropped: its values were never computed; make it again, or write all of it");
+    }
   }
 
   void count_dma(bool to_device, uint64_t bytes) {
@@ -338,11 +343,11 @@ class CardImpl::DmaCommand final : public Command {
 void CardImpl::transfer(const DmaPlan& plan, bool to_device, bool blocking, int stream,
                         std::shared_ptr<const void> keep) {
   auto [after, number] = used(plan.storage_address, plan.storage_bytes, stream, to_device ? "dma_in" : "dma_out");
-  blocking ? queue_.throw_sticky(stream) : queue_.throw_refusal(stream);
+  queue_.throw_sticky(stream, blocking ? Call::asks : Call::brings_work);
   if (to_device)
     writing(plan.storage_address, plan.storage_bytes, plan.bytes);
   else
-    check_defined(plan.storage_address);
+    check_defined(plan.storage_address, stream);
   if (sanitizing() && to_device)
     for_each_device_run(plan, [&](uint64_t begin, uint64_t end) { shadow_.written(begin, end); });
   if (blocking || sanitizing()) {
@@ -365,7 +370,7 @@ void CardImpl::transfer(const BoxTransfer& boxes, bool to_device, int stream) {
   if (to_device)
     writing(boxes.address, boxes.bytes, moved);
   else
-    check_defined(boxes.address);
+    check_defined(boxes.address, stream);
   if (!to_device && timing_only_)
     for (const TransferBox& box : boxes.boxes) {
       std::byte* begin =
@@ -413,7 +418,7 @@ void CardImpl::fill(uint64_t address, uint64_t bytes, std::span<const std::byte>
     throw Error("InvalidArgument", "fill: " + std::to_string(bytes) + " bytes with an element of " + std::to_string(n) +
                                        "; an element has 1, 2, 4 or 8 bytes, and the range whole elements");
   auto [after, number] = used(address, bytes, stream, "fill");
-  queue_.throw_refusal(stream);
+  queue_.throw_sticky(stream, Call::brings_work);
   writing(address, bytes, bytes);
   auto command = std::make_unique<FillCommand>(*this, address, bytes, element, number);
   const Cost cost = dma_cost(true, bytes);
@@ -458,7 +463,7 @@ void CardImpl::launch(std::shared_ptr<const Program> program, std::span<const Bu
                                        std::to_string(image.args.size()) + " and " +
                                        std::to_string(image.scalar_is_float.size()));
   if (image.n_int_scalars) check_scalars(image, scalars);
-  queue_.throw_refusal(stream);
+  queue_.throw_sticky(stream, Call::brings_work);
   auto proof = loaded->proof_for(scalars);
   const uint64_t written = proof->counters.memory_write_bytes;
   auto command = std::make_unique<LaunchCommand>(*this, loaded, std::move(proof));
@@ -472,7 +477,7 @@ void CardImpl::launch(std::shared_ptr<const Program> program, std::span<const Bu
       const uint64_t number = memory_.use(args[a].address, args[a].bytes, stream, "launch", after);
       if (writes) command->written.emplace_back(args[a].address, number);
     }
-    if (image.args[a].access & kRead) check_defined(args[a].address);
+    if (image.args[a].access & kRead) check_defined(args[a].address, stream, Call::brings_work);
     if (writes) writing(args[a].address, image.args[a].bytes, written);
     command->launch.args.push_back(memory_.at(args[a].address));
   }
@@ -496,7 +501,7 @@ Marker CardImpl::exchange(int stream, std::shared_ptr<Exchange> exchange, std::s
   if (stream < kStreams || stream >= kAllStreams)
     throw Error("InvalidArgument", "exchange: stream " + std::to_string(stream) + " is not one for exchanges, " +
                                        std::to_string(kStreams) + ".." + std::to_string(kAllStreams - 1));
-  queue_.throw_refusal(stream);
+  queue_.throw_sticky(stream, Call::brings_work);
   std::vector<Point> points;
   std::vector<std::pair<uint64_t, uint64_t>> written;
   for (const ExchangeUse& use : uses) {
@@ -507,7 +512,7 @@ Marker CardImpl::exchange(int stream, std::shared_ptr<Exchange> exchange, std::s
       writing(use.address, use.bytes, use.bytes);
       if (sanitizing()) shadow_.written(use.address, use.address + use.bytes);
     } else {
-      check_defined(use.address);
+      check_defined(use.address, stream, Call::brings_work);
     }
   }
   auto dropped = [this, written = std::move(written)] {

@@ -137,22 +137,16 @@ void Queue::check(const Stream& stream, Call call) const {
                   !std::exchange(stream.told, true) && asks);
 }
 
-void Queue::throw_sticky(int stream) const {
+void Queue::throw_sticky(int stream, Call call) const {
   if (!failed_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(mutex_);
-  check(streams_[stream], Call::asks);
+  check(streams_[stream], call);
 }
 
 void Queue::throw_lost() const {
   if (!failed_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(mutex_);
   if (lost_) check(streams_[0], Call::brings_work);
-}
-
-void Queue::throw_refusal(int stream) const {
-  if (!failed_.load(std::memory_order_acquire)) return;
-  std::lock_guard lock(mutex_);
-  check(streams_[stream], Call::brings_work);
 }
 
 bool Queue::failed(Point point) const {
@@ -459,10 +453,14 @@ bool Queue::run_until(Point point, Runner runner) {
     lock.unlock();
     if (wake) done_.notify_all();
     auto error = refused || !entry.command ? std::nullopt : execute(*entry.command);
+    if (error) {  // is known before what the command would have written is marked
+      lock.lock();
+      fail(*stream, *error);
+      lock.unlock();
+    }
     if (entry.command && (refused || error)) entry.command->dropped();
     entry.command.reset();
     lock.lock();
-    if (error) fail(*stream, *error);
     queued_.fetch_sub(1, std::memory_order_release);
     progress_.completed[stream->id].fetch_add(1, std::memory_order_release);
     wake = awaited(*stream);
@@ -502,8 +500,8 @@ void Queue::end_exchange(Stream& stream, const Error* error, uint64_t end_ns) {
   std::unique_lock lock(mutex_);
   entry = pop(stream);
   entry.end->say(std::max(end_ns, entry.end->ns.load()));
-  if (error) entry.command->dropped();
   if (error && !stream.error) fail(stream, *error);
+  if (error) entry.command->dropped();
   queued_.fetch_sub(1, std::memory_order_release);
   progress_.completed[stream.id].fetch_add(1, std::memory_order_release);
   news_.fetch_add(1, std::memory_order_release);

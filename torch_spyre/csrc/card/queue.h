@@ -79,11 +79,12 @@ class Queue {
   void synchronize(const Marker& marker);
   void synchronize(int stream);
   void synchronize();
-  /// Throws the sticky error of the stream, or of the card, to a call that asks for it.
-  void throw_sticky(int stream) const;
+  /// A call that brings work is not what failed; one that asks how the work went may be the first to hear of it.
+  enum class Call : uint8_t { brings_work, asks };
+  /// Throws the sticky error of the stream, or of the card. A call that brings work asks before it announces what the
+  /// work will write.
+  void throw_sticky(int stream, Call call = Call::asks) const;
   void throw_lost() const;
-  /// The same, to a call that brings work: before it announces what the work will write.
-  void throw_refusal(int stream) const;
   /// Nothing is queued or running.
   bool idle() const;
   /// Whether the next submission to the stream would wait, and that wait.
@@ -118,8 +119,6 @@ class Queue {
     uint64_t failed_at = 0;
     mutable bool told = false;  // somebody got the error
   };
-  /// A call that brings work is not what failed; one that asks how the work went may be the first to hear of it.
-  enum class Call : uint8_t { brings_work, asks };
   /// A thread that waits runs short commands only, and not for long at a time: it must be able to give up.
   enum class Runner : uint8_t { worker, waiter };
   enum class Patience : uint8_t { may_give_up, endless };
