@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest tests/distributed/test_lost_ranks.py: ranks that die, disagree, come late or are placed wrongly get a named error;
-nothing hangs and nothing stays behind."""
+"""pytest tests/distributed/test_lost_ranks.py: ranks that die, disagree, come late or are placed wrongly get a named
+error; nothing hangs and nothing stays behind."""
 
 from __future__ import annotations
 
