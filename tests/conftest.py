@@ -55,6 +55,14 @@ def same_environment() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.fixture(autouse=True)
+def unwatched() -> Iterator[None]:
+    """Plans that are recorded are made anew each time: a test that starts recording them does so for itself alone."""
+    yield
+    if inspect := sys.modules.get("torch_spyre._inductor.debug.inspect"):
+        inspect.stop()
+
+
 @pytest.fixture
 def fresh_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty program cache for one test; returns its directory."""
