@@ -49,6 +49,7 @@ def test_every_case_is_run(sdk: Sdk) -> None:
     with_arguments = {
         "bound_tensors", "collectives", "convert", "count", "job_errors", "launches", "nobody_comes", "profile", "run",
         "sanitized",
+        "time_copies", "time_launches",
         "wait_for_the_end",
         "wrong_world",
     }  # fmt: skip
@@ -104,3 +105,10 @@ def test_spyre_smi_shows_the_process(sdk: Sdk, tmp_path: Path) -> None:
     (card,) = shown
     assert (card["pid"], card["device"], card["launches"]) == (process.pid, 0, 0)
     assert process.returncode == 0
+
+
+def test_timed_cases_print_seconds(sdk: Sdk) -> None:
+    """What benchmarks/sdk.py reads: a name and seconds in each line."""
+    lines = [line.split() for line in sdk.client("time_copies", 1, 1).splitlines()]
+    assert len(lines) == 12 and len({name for name, _ in lines}) == 12
+    assert all(float(seconds) > 0 for _, seconds in lines)

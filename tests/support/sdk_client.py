@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -61,13 +62,13 @@ def _build_client(build: Path, prefix: Path) -> Path:
     names = ["flex", "spyre_comms", "aiupti", "sendnn", "sendnn_interface", "spyre_card"]
     libraries = [f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib", *(f"-l{name}" for name in names)]
     # The flags of the checkout's own build, and every warning is an error: its users see them.
-    compiler = os.environ.get("CXX", "g++")
+    compiler = shlex.split(os.environ.get("CXX", "g++"))  # as in CXX="ccache g++"
     for source in CLIENT.glob("*.cpp"):
         made = build / f"{source.stem}.o"
         warnings = ["-Wall", "-Wno-deprecated", "-Werror"]
-        _run([compiler, "-std=c++20", *warnings, *flags, *includes, "-c", str(source), "-o", str(made)])
+        _run([*compiler, "-std=c++20", *warnings, *flags, *includes, "-c", str(source), "-o", str(made)])
     objects = [str(build / f"{source.stem}.o") for source in CLIENT.glob("*.cpp")]
-    _run([compiler, *flags, *objects, "-pthread", *libraries, "-o", str(program)])
+    _run([*compiler, *flags, *objects, "-pthread", *libraries, "-o", str(program)])
     return program
 
 
