@@ -144,6 +144,22 @@ def test_coalesced(ranks: Ranks, n: int) -> None:
         assert all(torch.equal(f, w) for f, w in zip(found, want, strict=True))
 
 
+def gathered_together() -> list[list[Any]]:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine = [numbers(3, start=rank), numbers(0), numbers(2, 2, start=10 * rank)]
+    outs = [[torch.zeros_like(t) for t in mine] for _ in range(n)]
+    dist.all_gather_coalesced(outs, mine)
+    return [[t.cpu() for t in of_rank] for of_rank in outs]
+
+
+@pytest.mark.filterwarnings("ignore:.*all_gather_coalesced:FutureWarning")
+def test_all_gather_coalesced(ranks: Ranks) -> None:
+    """Its lists are by rank, those of all_gather by tensor."""
+    want = [[torch.arange(3.0) + r, torch.zeros(0), torch.arange(4.0).reshape(2, 2) + 10 * r] for r in range(3)]
+    for found in ranks.run(3, gathered_together):
+        assert all(torch.equal(f, w) for a, b in zip(found, want, strict=True) for f, w in zip(a, b, strict=True))
+
+
 def uneven() -> list[Any]:
     rank, n = dist.get_rank(), dist.get_world_size()
     outs = [torch.zeros(r + 1, 3).to("spyre") for r in range(n)]

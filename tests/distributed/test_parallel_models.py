@@ -501,6 +501,20 @@ def test_a_model_that_transformers_splits(ranks: Ranks) -> None:
         assert one == all_ranks
 
 
+def split_causal_attention() -> bool:
+    mesh = init_device_mesh("spyre", (dist.get_world_size(),))
+    torch.manual_seed(0)
+    heads = [torch.randn(2, 4, 8, 16, device="spyre") for _ in range(3)]
+    parts = [distribute_tensor(x, mesh, [Shard(1)]) for x in heads]
+    found = F.scaled_dot_product_attention(*parts, is_causal=True).full_tensor()
+    return torch.allclose(found.cpu(), F.scaled_dot_product_attention(*heads, is_causal=True).cpu(), rtol=1e-5)
+
+
+def test_causal_attention_of_split_heads(ranks: Ranks) -> None:
+    """The mask is made in the steps of the op: it must be of the kind that the scores are."""
+    assert all(ranks.run(2, split_causal_attention))
+
+
 # DTensor on meshes of one and two dims
 
 

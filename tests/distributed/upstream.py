@@ -26,18 +26,22 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+import wheel_tests
 from ranks import BACKEND, Ranks, leave
 
 TABLE = Path(__file__).with_name("upstream_table.json")
 FILES = tuple(
     f"distributed/{name}.py"
     for name in ("test_c10d_functional_native", "tensor/parallel/test_tp_examples", "tensor/test_dtensor")
-)
+) + (wheel_tests.FILE,)
 # Text of an error, and what it means.
 REASONS = (
     ("does not support dtype torch.float64", "not applicable: float64, which the card does not hold"),
     ("does not support dtype float64", "not applicable: float64, which the card does not hold"),
     ("does not support dtype complex", "not applicable: complex numbers, which the card does not hold"),
+    ("complex dtype", "not applicable: complex numbers, which the card does not hold"),
+    ("ObjectPair(", "not applicable: compares tensors of different cards"),
+    ("torchvision", "not applicable: needs torchvision"),
     ("triton", "not applicable: needs Triton's GPU kernels"),
     ("CUDA", "not applicable: needs CUDA"),
     ("cuda", "not applicable: needs CUDA"),
@@ -68,6 +72,9 @@ class HelperFile(importlib.machinery.SourceFileLoader):
 def load(root: str, file: str) -> Any:
     """The module of a test file, with spyreccl among the backends it accepts."""
     if file in _modules:
+        return _modules[file]
+    if file == wheel_tests.FILE:
+        _modules[file] = wheel_tests.load()
         return _modules[file]
     from torch.testing._internal import common_distributed as common
     from torch.testing._internal.distributed._tensor import common_dtensor
@@ -124,6 +131,8 @@ def run_test(root: str, file: str, cls: str, name: str, meeting: str) -> tuple[s
             test.debug()
         else:
             test.rank, test.file_name = int(os.environ["RANK"]), meeting
+            if file == wheel_tests.FILE:
+                wheel_tests.prepare(meeting, test.rank)
             getattr(test, name)()
         return "pass", ""
     except unittest.SkipTest as skip:

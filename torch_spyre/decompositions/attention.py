@@ -34,7 +34,7 @@ def attention(
     queries = _grouped(query, groups) * factor
     scores = torch.matmul(queries, key.transpose(-2, -1))
     if is_causal:
-        attn_mask = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril()
+        attn_mask = scores.new_ones(rows, columns, dtype=torch.bool).tril()  # a DTensor where scores are one
     if attn_mask is not None:
         heads = scores.unflatten(-2, (groups, rows)) if groups > 1 else scores
         mask = _of_groups(attn_mask, groups)
@@ -98,7 +98,7 @@ def _log_sums(
     keys = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
     scores = torch.matmul(query.to(torch.float32) * factor, keys.to(torch.float32).transpose(-2, -1))
     if is_causal:
-        bias = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        bias = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
     if bias is not None:
         scores = torch.where(bias, scores, -math.inf) if bias.dtype == torch.bool else scores + bias
     return torch.logsumexp(scores, -1)

@@ -224,7 +224,7 @@ def _compile(op: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: str | 
     mutated = _mutated_returns(op, args, kwargs, tensors)
     traced = _trace(op, _functional(op, flat, spec, positions), tensors, [(t.shape, t.stride()) for t in tensors])
     _check_sizes(traced, tensors)
-    graph, inputs, outputs = _lower(traced, op, mutated)
+    graph, inputs, outputs = _lower(traced, op, args, mutated)
     text = graph.to_json()
     plan = launch_plan(text, [tensors[i] if i >= 0 else 0 for i in inputs])
     if entry is not None:
@@ -373,7 +373,7 @@ def _write_in_place(graph: torch.fx.Graph) -> None:
 
 
 def _lower(
-    traced: torch.fx.GraphModule, op: Any, mutated: Sequence[int | None]
+    traced: torch.fx.GraphModule, op: Any, args: Sequence[Any], mutated: Sequence[int | None]
 ) -> tuple[Graph, list[int], list[tuple[str, int]]]:
     """(TileGraph, positions of its inputs among the tensors, how each result is returned).
 
@@ -390,7 +390,7 @@ def _lower(
         fresh = [v for v, position in zip(lowering.graph_outputs, mutated, strict=True) if position is None]
         graph = builder.graph([builder.returned(v) for v in fresh])
     names = builder.arguments(graph)
-    return graph, _places(traced, names), _bindings(mutated)
+    return graph, _places(traced, names), _bindings(op, args, mutated)
 
 
 def _kernel_name(op: Any) -> str:
@@ -435,9 +435,16 @@ def _places(traced: torch.fx.GraphModule, names: Sequence[str]) -> list[int]:
     return [order[name] for name in names]
 
 
-def _bindings(mutated: Sequence[int | None]) -> list[tuple[str, int]]:
+def _bindings(op: Any, args: Sequence[Any], mutated: Sequence[int | None]) -> list[tuple[str, int]]:
     counter = itertools.count()
-    return [("input", m) if m is not None else ("output", next(counter)) for m in mutated]
+    found = [("input", m) if m is not None else ("output", next(counter)) for m in mutated]
+    return [b if wanted else ("absent", 0) for b, wanted in zip(found, _wanted(op, args, len(found)), strict=True)]
+
+
+def _wanted(op: Any, args: Sequence[Any], results: int) -> Sequence[bool]:
+    """Which gradients the caller asks for: for the others it expects no tensor, and some look (DTensor does)."""
+    masks = [x for a, x in zip(op._schema.arguments, args, strict=False) if a.name == "output_mask"]
+    return masks[0] if masks and len(masks[0]) == results else [True] * results
 
 
 def lower_for_sizes(
@@ -475,7 +482,7 @@ def lower_for_sizes(
                    for v in fresh]  # fmt: skip
     guards = [plain(g.expr) for g in env.guards]
     places = _places(traced, [g.name for g in recipe.given])
-    return families.Lowered(recipe.to_json(), places, _bindings(mutated), results, guards)
+    return families.Lowered(recipe.to_json(), places, _bindings(op, args, mutated), results, guards)
 
 
 def _keys(words: Sequence[str]) -> list[str]:

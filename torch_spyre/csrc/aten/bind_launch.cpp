@@ -246,7 +246,8 @@ Binding parse_binding(const py::tuple& binding) {
   if (kind == "output") return {Binding::Kind::output, index};
   if (kind == "pool") return {Binding::Kind::pool, index};
   if (kind == "constant") return {Binding::Kind::constant, index};
-  raise("InvalidArgument", "binding kind '" + kind + "'; known are input, output, pool and constant");
+  if (kind == "absent") return {Binding::Kind::absent, index};
+  raise("InvalidArgument", "binding kind '" + kind + "'; known are input, output, pool, constant and absent");
 }
 
 void bind_launch(py::module_& m) {

@@ -363,6 +363,10 @@ void run_plan(const c10::OperatorHandle& op, Stack* stack, const Call& call, con
   const auto made = plan.launch->run(device, {operands.data(), operands.size()});
   std::vector<at::Tensor> results;
   for (const auto& o : plan.outputs) {
+    if (o.kind == Binding::Kind::absent) {
+      results.emplace_back();
+      continue;
+    }
     const bool fresh = o.kind == Binding::Kind::output;
     const int limit = fresh ? static_cast<int>(made.size()) : n;
     if (o.index < 0 || o.index >= limit || (!fresh && !call.tensors[o.index]))

@@ -215,6 +215,8 @@ Outputs LaunchPlan::run(c10::DeviceIndex device, std::span<const Operand> inputs
           invalid(c10::str("constant ", b.index, " is on another device"));
         bind(buffer_of(constants[b.index]));
         break;
+      case Binding::Kind::absent:
+        invalid("a program has no use for an absent binding");
     }
   }
   c10::SmallVector<card::Scalar, 8> values;

@@ -57,7 +57,7 @@ template <typename T>
 using PlanMap = std::unordered_map<std::vector<int64_t>, std::shared_ptr<const T>, KeyHash, KeyEqual>;
 
 struct Binding {
-  enum class Kind : uint8_t { input, output, pool, constant } kind;
+  enum class Kind : uint8_t { input, output, pool, constant, absent } kind;  // absent: a result that nobody asked for
   int index;
 };
 

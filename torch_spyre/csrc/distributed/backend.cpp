@@ -243,11 +243,17 @@ class SpyreBackend final : public c10d::Backend {
     call.outputs = by_rank(outputs);
     return run(call, inputs, flattened(outputs), c10d::OpType::ALLGATHER);
   }
+  /// Unlike allgather's lists, those of this call are outputs[rank][tensor].
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                               const c10d::AllgatherOptions& o) override {
+    bool fits = outputs.size() == static_cast<size_t>(size_);
+    for (const Tensors& list : outputs) fits = fits && list.size() == inputs.size();
+    if (!fits)
+      raise("InvalidArgument", c10::str("all_gather_coalesced takes a list for each of ", size_, " ranks, each with ",
+                                        inputs.size(), " tensors, as many as it is given"));
     auto call = call_of(Collective::all_gather, inputs, o.timeout);
     call.inputs = {all_of(inputs)};
-    call.outputs = one_per_rank(outputs);
+    for (const Tensors& list : outputs) call.outputs.push_back(all_of(list));
     return run(call, inputs, flattened(outputs), c10d::OpType::ALLGATHER_COALESCED);
   }
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& o) override {
