@@ -349,3 +349,16 @@ def counts() -> list[dict[str, int]]:
 def test_traffic_is_counted(ranks: Ranks) -> None:
     for found in ranks.run(2, counts):
         assert found == [{"collectives": 2, "messages": 0, "sent_bytes": 4000, "received_bytes": 4000}]
+
+
+def names_after_a_new_world() -> list[str]:
+    dist.new_group([0, 1])
+    dist.destroy_process_group()
+    dist.init_process_group("spyreccl", store=second_store(), rank=_rank(), world_size=2)
+    return [group.name for group in groups()][-1:] + [dist.group.WORLD.group_name]
+
+
+def test_a_world_made_again_comes_last(ranks: Ranks) -> None:
+    """It has the name of the first one."""
+    for last, world in ranks.run(2, names_after_a_new_world):
+        assert last == world

@@ -67,6 +67,7 @@ def create(store: Any, rank: int, size: int, timeout: float, name: str, world_ra
     _wait_for_all(store, size)
     backend = links.backend(timeout)
     group = Group(name or "world", rank, world_ranks or list(range(size)), links)
+    _kept.pop(name, None)  # names are given again once a world has been destroyed
     _kept[name] = group
     return backend
 
@@ -76,7 +77,7 @@ _kept: dict[str, Group] = {}
 
 
 def groups() -> list[Group]:
-    """The groups that this process is a member of."""
+    """The groups that this process is or was a member of, in the order in which they were made."""
     return list(_kept.values())
 
 
