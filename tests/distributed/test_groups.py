@@ -355,7 +355,7 @@ def names_after_a_new_world() -> list[str]:
     dist.new_group([0, 1])
     dist.destroy_process_group()
     dist.init_process_group("spyreccl", store=second_store(), rank=_rank(), world_size=2)
-    return [group.name for group in groups()][-1:] + [dist.group.WORLD.group_name]
+    return [*[group.name for group in groups()][-1:], dist.group.WORLD.group_name]
 
 
 def test_a_world_made_again_comes_last(ranks: Ranks) -> None:

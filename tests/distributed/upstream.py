@@ -30,10 +30,12 @@ import wheel_tests
 from ranks import BACKEND, Ranks, leave
 
 TABLE = Path(__file__).with_name("upstream_table.json")
-FILES = tuple(
-    f"distributed/{name}.py"
-    for name in ("test_c10d_functional_native", "tensor/parallel/test_tp_examples", "tensor/test_dtensor")
-) + (wheel_tests.FILE,)
+FILES = (
+    "distributed/test_c10d_functional_native.py",
+    "distributed/tensor/parallel/test_tp_examples.py",
+    "distributed/tensor/test_dtensor.py",
+    wheel_tests.FILE,
+)
 # Text of an error, and what it means.
 REASONS = (
     ("does not support dtype torch.float64", "not applicable: float64, which the card does not hold"),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's `distributed_test`, which comes with its wheel, for spyreccl.
 
-The suite knows its backends by name. Its form for Gloo makes CPU tensors by default and asks for every collective; with the
-card as default device the same calls reach spyreccl. Cases for CUDA alone, and those that look for Gloo by name, skip or
-are told apart by `reason`.
+The suite knows its backends by name. Its form for Gloo makes CPU tensors by default and asks for every collective; with
+the card as default device the same calls reach spyreccl. Cases for CUDA alone, and those that look for Gloo by name,
+skip or are told apart by `reason`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest tests/ops/test_unwanted_gradients.py: ops with an output_mask return no tensor for what it leaves out, as on the CPU.
+"""pytest tests/ops/test_unwanted_gradients.py: ops with an output_mask return None for what it omits, as on the CPU.
 
 DTensor looks: it expects nothing where its rule for the op says nothing.
 """
