@@ -18,10 +18,7 @@ from torch_spyre import _C, knobs
 from torch_spyre.device import publish
 from torch_spyre.distributed.launcher_variables import check_environment
 from torch_spyre.distributed.weights import place_parts
-from torch_spyre.perf.fabric import Fabric, algorithm, collective_line, wire_copies
-
-_KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all",
-          "barrier")  # fmt: skip
+from torch_spyre.perf.fabric import Fabric, collective_costs
 
 
 @dataclass(frozen=True)
@@ -140,15 +137,8 @@ def _may_spin() -> bool:
 
 def _costs(cards: int) -> dict[str, tuple[float, float, float, str]]:
     """By kind: start and time per byte in ns, bytes on wires per byte, and the name of the algorithm."""
-    fabric = Fabric.of()
-
-    def cost(kind: str, cards: int) -> tuple[float, float, float, str]:
-        line = collective_line(kind, cards, fabric)
-        return line.start * 1e9, line.per_byte * 1e9, wire_copies(kind, cards), algorithm(kind, cards, fabric)
-
-    costs = {kind: cost(kind, cards) for kind in _KINDS}
-    costs["send"] = costs["recv"] = cost("send", min(cards, 2))
-    return costs
+    costs = collective_costs(cards, Fabric.of())
+    return {**costs, "recv": costs["send"]}
 
 
 @atexit.register

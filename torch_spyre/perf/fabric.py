@@ -121,6 +121,25 @@ def algorithm(kind: str, cards: int, fabric: Fabric) -> str:
     return single if cards <= fabric.switch_cards else several
 
 
+class Cost(NamedTuple):
+    """A collective as the card's links count it: ns, ns per byte, and bytes on wires per byte of the message."""
+
+    start_ns: float
+    ns_per_byte: float
+    wire_copies: float
+    algorithm: str
+
+
+def collective_costs(cards: int, fabric: Fabric) -> dict[str, Cost]:
+    """By kind, in a group of so many cards. Messages are between two of them."""
+
+    def cost(kind: str, cards: int) -> Cost:
+        line = collective_line(kind, cards, fabric)
+        return Cost(line.start * 1e9, line.per_byte * 1e9, wire_copies(kind, cards), algorithm(kind, cards, fabric))
+
+    return {kind: cost(kind, min(cards, 2) if kind == "send" else cards) for kind in _KINDS}
+
+
 def _message(a: int, b: int, f: Fabric) -> Line:
     """One message from card to card."""
     if a // f.switch_cards == b // f.switch_cards:

@@ -7,7 +7,9 @@
 #include <numeric>
 #include <thread>
 
+#include "comms/costs.h"
 #include "comms/rendezvous.h"
+#include "comms/tcp_link.h"
 #include "flex/runtime.h"
 
 namespace spyre_comms {
@@ -203,6 +205,24 @@ std::shared_ptr<World>& current() {
   return *world;
 }
 
+/// Shared memory with ranks that see each other's, TCP with the others.
+void connect(World& world) {
+  const internal::World& where = world.where;
+  internal::Socket listener;
+  if (where.several_hosts() || where.tcp_within) listener = internal::listen_at(0, "the system");
+  const internal::Place own = internal::place_here(where, world.group->address(), listener ? listener.port() : 0);
+  const std::vector<internal::Place> places = internal::meet(where, own);
+  auto calls = internal::connect_all(where, places, listener);
+  for (int peer = 0; peer < where.size; ++peer) {
+    if (peer == where.rank) continue;
+    const auto call = calls.find(peer);
+    if (call == calls.end())
+      world.group->connect(peer, places[static_cast<size_t>(peer)].mailbox);
+    else
+      world.group->connect(peer, internal::tcp_link(peer, std::move(call->second), world.group->bell()));
+  }
+}
+
 std::shared_ptr<World> set_up(flex::RuntimeStream* stream) {
   auto world = std::make_shared<World>();
   world->where = internal::read_world();
@@ -214,13 +234,10 @@ std::shared_ptr<World> set_up(flex::RuntimeStream* stream) {
   options.world_ranks.resize(static_cast<size_t>(options.size));
   std::iota(options.world_ranks.begin(), options.world_ranks.end(), 0);
   options.timeout = world->where.timeout;
-  options.may_spin = static_cast<int>(std::thread::hardware_concurrency()) >= options.size;
+  options.costs = internal::costs(options.size);
+  options.may_spin = static_cast<int>(std::thread::hardware_concurrency()) >= world->where.local_size;
   world->group = LinkGroup::make(options);
-  if (options.size > 1) {
-    const auto addresses = internal::meet(world->where, world->group->address());
-    for (int peer = 0; peer < options.size; ++peer)
-      if (peer != options.rank) world->group->connect(peer, addresses[static_cast<size_t>(peer)]);
-  }
+  if (options.size > 1) connect(*world);
   return world;
 }
 

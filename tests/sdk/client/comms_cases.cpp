@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives: every rank is a process that runs the same case.
+#include <csignal>
+
 #include "check.h"
+#include "comms/costs.h"
+#include "flex/runtime.h"
 #include "spyre_comms.hpp"
 
 using spyre_comms::SpyreReductionOpType;
@@ -104,6 +108,45 @@ CASE(collectives) {
   again.check(size);
   spyre_comms::finalize_library();
   CHECK(!context->hasStreamError());
+}
+
+// The card's clock moves by what the description says of a collective, on all ranks.
+CASE(collective_time) {
+  auto context = start();
+  spyre_comms::initialize_library(context, context->getDefaultStream());
+  auto world = spyre_comms::get_world_context();
+  spyre::card::Card& card = flex::internal::Runtime::get().card();
+  const auto costs = spyre_comms::internal::costs(world->getSize());
+  const auto& cost = costs[static_cast<size_t>(spyre::card::Collective::all_reduce)];
+  CHECK(cost.start_ns > 0 && cost.ns_per_byte > 0);
+  Buffer sum(*context, 1);
+  run(world->barrier());
+  const uint64_t before = card.clock_ns();
+  run(world->allreduce(sum.tensor, SpyreReductionOpType::SUM));
+  const double took = static_cast<double>(card.clock_ns() - before), price = cost.start_ns + cost.ns_per_byte * kBytes;
+  std::printf("%.0f %.0f\n", took, price);
+  CHECK(took >= price - 2);
+  run(world->barrier());
+  spyre_comms::finalize_library();
+}
+
+// A peer that is killed is named; the rest can finalise.
+CASE(killed_rank) {
+  auto context = start();
+  spyre_comms::initialize_library(context, context->getDefaultStream());
+  auto world = spyre_comms::get_world_context();
+  Buffer sum(*context, 1);
+  run(world->allreduce(sum.tensor, SpyreReductionOpType::SUM));
+  if (world->getRank() == 1) std::raise(SIGKILL);
+  const auto more = [&] {
+    auto work = world->allreduce(sum.tensor, SpyreReductionOpType::SUM);
+    work->start();
+    work->wait();
+  };
+  THROWS("rank 1", more());
+  spyre_comms::finalize_library();
+  Buffer own(*context, 3);
+  own.check(3);
 }
 
 CASE(nobody_comes) {
