@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives between the cards of several processes. Rank and size come from RANK and WORLD_SIZE, and the processes that
-// give the same MASTER_ADDR and MASTER_PORT find each other, on one host or several (LOCAL_WORLD_SIZE).
+// Collectives between the cards of several processes. Rank and size come from RANK and WORLD_SIZE, and the processes
+// that give the same MASTER_ADDR and MASTER_PORT find each other, on one host or several (LOCAL_WORLD_SIZE).
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -74,7 +74,7 @@ enum class TensorDataTypeEnum {
 class TensorShape {
  public:
   TensorShape() = default;
-  explicit TensorShape(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}
+  TensorShape(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}
   const std::vector<int64_t>& sizes() const { return sizes_; }
 
  private:
@@ -98,12 +98,12 @@ class TensorInfo {
 class Tensor {
  public:
   Tensor() = default;
-  explicit Tensor(TensorInfo info) : info_(std::move(info)) {}
+  Tensor(TensorInfo info) : info_(std::move(info)) {}
   /// `handle` is the caller's own; nothing reads through it.
   Tensor(TensorInfo info, void* handle) : info_(std::move(info)), handle_(handle) {}
 
   /// The address must live until the collective is done.
-  void SetSpyreDeviceAddressBorrowed(flex::CompositeAddress* address) { address_ = address; }
+  void SetSpyreDeviceAddressBorrowed(const flex::CompositeAddress* address) { address_ = address; }
 
   const TensorInfo& info() const { return info_; }
   void* handle() const { return handle_; }
@@ -112,7 +112,7 @@ class Tensor {
  private:
   TensorInfo info_;
   void* handle_ = nullptr;
-  flex::CompositeAddress* address_ = nullptr;
+  const flex::CompositeAddress* address_ = nullptr;
 };
 
 }  // namespace spyre_comms

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import MOVING, REDUCING, Case, difference
+from hosts import FIRST, Host, two_hosts
 from processes import LONG
 
 HERE = Path(__file__).parent
@@ -37,44 +38,19 @@ torch.save((results, links), sys.argv[1])
 """
 
 
-def ip(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ip", *arguments], capture_output=True, text=True)
-
-
-def ends() -> list[str]:
-    """Of the cable between the hosts."""
-    return [f"sp{os.getpid() % 100000}{i}" for i in (1, 2)]
-
-
 @pytest.fixture
-def hosts() -> Iterator[list[str]]:
-    """Two namespaces that see each other at 10.213.97.1 and .2."""
-    names = [f"spyre-{os.getpid()}-{i}" for i in (1, 2)]
-    try:
-        made = [ip("netns", "add", name) for name in names]
-    except FileNotFoundError:
-        pytest.skip("two hosts: this machine has no `ip` command")
-    made.append(ip("link", "add", ends()[0], "type", "veth", "peer", "name", ends()[1]))
-    for i, (name, end) in enumerate(zip(names, ends(), strict=True), 1):
-        made.append(ip("link", "set", end, "netns", name))
-        made.append(ip("-n", name, "addr", "add", f"10.213.97.{i}/24", "dev", end))
-        made += [ip("-n", name, "link", "set", device, "up") for device in (end, "lo")]
-    try:
-        if failed := [m.stderr for m in made if m.returncode]:
-            pytest.skip(f"two hosts: this machine lets nobody make network namespaces: {failed[0].strip()}")
-        yield names
-    finally:
-        for name in names:
-            ip("netns", "del", name)
+def hosts() -> Iterator[list[Host]]:
+    with two_hosts() as both:
+        yield both
 
 
-def test_two_hosts(hosts: list[str], tmp_path: Path) -> None:
+def test_two_hosts(hosts: list[Host], tmp_path: Path) -> None:
     started = []
     for host, local in itertools.product((0, 1), (0, 1)):
         rank = 2 * host + local
         variables = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": 2}
-        variables |= {"MASTER_ADDR": "10.213.97.1", "MASTER_PORT": 29511, "GLOO_SOCKET_IFNAME": ends()[host]}
-        command = ["ip", "netns", "exec", hosts[host], sys.executable, "-c", RANK, str(tmp_path / f"{rank}.pt")]
+        variables |= {"MASTER_ADDR": FIRST, "MASTER_PORT": 29511, "GLOO_SOCKET_IFNAME": hosts[host].device}
+        command = hosts[host].command(sys.executable, "-c", RANK, str(tmp_path / f"{rank}.pt"))
         environment = {**os.environ, **{k: str(v) for k, v in variables.items()}}
         started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     told = [process.communicate(timeout=LONG)[1] for process in started]

@@ -10,9 +10,11 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hosts import FIRST, Host, two_hosts
 from processes import LONG
 from sdk_client import ROOT, Sdk
 
@@ -62,6 +64,24 @@ def test_collectives_as_between_hosts(sdk: Sdk, links: str, meeting: str) -> Non
     running = ranks(sdk, 3, 29520, "collectives", "3", **how)
     errors = [process.communicate(timeout=LONG)[1] for process in running]
     assert [process.returncode for process in running] == [0] * 3, errors
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    with two_hosts() as both:
+        yield both
+
+
+def test_two_hosts_of_two_ranks(sdk: Sdk, hosts: list[Host]) -> None:
+    running = []
+    for rank in range(4):
+        world = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank % 2)}
+        where = {"MASTER_ADDR": FIRST, "MASTER_PORT": "29550"}
+        command = hosts[rank // 2].command(str(sdk.program), "collectives", "4")
+        environment = {**sdk.environment, **world, **where}
+        running.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate(timeout=LONG)[1] for process in running]
+    assert [process.returncode for process in running] == [0] * 4, errors
 
 
 @pytest.mark.parametrize("variables", [{}, TCP], ids=["auto", "tcp"])

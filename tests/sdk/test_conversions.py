@@ -256,3 +256,7 @@ def test_infinities_and_nan_come_back(sdk: Sdk, tmp_path: Path) -> None:
     sdk.client("convert", tmp_path)
     back = np.frombuffer((tmp_path / "y.host").read_bytes(), np.float16)
     assert back[0] == np.inf and back[1] == -np.inf and np.isnan(back[2]) and np.isfinite(back[3:]).all()
+
+
+def test_uint8(sdk: Sdk) -> None:
+    sdk.client("uint8")

@@ -127,7 +127,7 @@ struct HostCallbackParams {
   virtual ~HostCallbackParams() = default;
 };
 
-/// `bytes` counts raw bytes; with a conversion, that says how much is moved.
+/// `bytes` is what the host has. All of it is moved, unless a conversion says what is.
 DmaParams* createDmaParams(void* host, size_t bytes, bool to_device, const CompositeAddress* address,
                            std::shared_ptr<data_conversion_info> conversion = {});
 void destroyDmaParams(DmaParams* params);

@@ -150,6 +150,39 @@ DataFormats device_format(const data_conversion_info& conversion) {
   return floats ? DataFormats::IEEE_FP32 : conversion.dataformat_src_;
 }
 
+/// One more than the last element that a conversion touches on the host.
+uint64_t host_reach(const data_conversion_info& conversion) {
+  __int128 most = 0;
+  for (const data_conversion_stride_info& box : conversion.dcsi_) {
+    check_ranks(box);
+    __int128 last = conversion.isHostToSen_ ? box.offset_src_ : box.offset_dst_;
+    for (size_t d = 0; d < box.size_.size(); ++d) {
+      const int64_t stride = (conversion.isHostToSen_ ? box.stride_src_ : box.stride_dst_)[d];
+      last += static_cast<__int128>(box.size_[d] - 1) * std::max<int64_t>(stride, 0);
+    }
+    most = std::max(most, last + 1);
+  }
+  return static_cast<uint64_t>(std::min<__int128>(most, INT64_MAX));
+}
+
+/// The front end calls both sides of a uint8 tensor SENUINT32, but on the host an element is one byte. Then the host's
+/// bytes are too few for four each.
+bool is_uint8(const data_conversion_info& conversion, uint64_t host_bytes) {
+  if (conversion.dataformat_src_ != DataFormats::SENUINT32 || conversion.dataformat_dst_ != DataFormats::SENUINT32)
+    return false;
+  const uint64_t elements = host_reach(conversion);
+  return elements <= host_bytes && elements > host_bytes / 4;
+}
+
+void convert_uint8(Card& card, int stream, void* host, uint64_t host_bytes, const Chunk& device,
+                   const data_conversion_info& conversion) {
+  uint8_t* bytes = static_cast<uint8_t*>(host);
+  std::vector<uint32_t> wide(bytes, bytes + host_bytes);
+  convert(card, stream, wide.data(), 4 * wide.size(), device, conversion);
+  if (conversion.isHostToSen_) return;
+  std::transform(wide.begin(), wide.end(), bytes, [](uint32_t value) { return static_cast<uint8_t>(value); });
+}
+
 spyre::card::TransferBox box_of(const data_conversion_stride_info& info, bool to_device) {
   check_ranks(info);
   spyre::card::TransferBox box;
@@ -172,12 +205,14 @@ std::vector<std::byte> bytes_of(Integer value) {
 
 }  // namespace
 
-void convert(Card& card, int stream, void* host, const Chunk& device, const data_conversion_info& conversion) {
+void convert(Card& card, int stream, void* host, uint64_t host_bytes, const Chunk& device,
+             const data_conversion_info& conversion) {
   const bool to_device = conversion.isHostToSen_;
   const auto empty = [](const data_conversion_stride_info& info) {
     return std::find(info.size_.begin(), info.size_.end(), 0) != info.size_.end();
   };
   if (std::all_of(conversion.dcsi_.begin(), conversion.dcsi_.end(), empty)) return;
+  if (is_uint8(conversion, host_bytes)) return convert_uint8(card, stream, host, host_bytes, device, conversion);
   const uint64_t address = (device.addr.region_id << SEGMENT_SIZE_BITS) + device.addr.offset;
   if (packed_bits(conversion.dataformat_src_) || packed_bits(conversion.dataformat_dst_))
     return convert_packed(card, stream, host, address, device.size, to_device, conversion);

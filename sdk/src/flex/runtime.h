@@ -86,8 +86,8 @@ void publish_status(const spyre::card::Card& card, int device);
 /// The code of a number in a format, as bytes to fill memory with.
 std::vector<std::byte> fill_element(double value, DataFormats format);
 
-/// A transfer that converts, between host memory and all of a device allocation.
-void convert(spyre::card::Card& card, int stream, void* host, const Chunk& device,
+/// A transfer that converts, between host memory of so many bytes and all of a device allocation.
+void convert(spyre::card::Card& card, int stream, void* host, uint64_t host_bytes, const Chunk& device,
              const data_conversion_info& conversion);
 
 }  // namespace flex::internal

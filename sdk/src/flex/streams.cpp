@@ -197,7 +197,7 @@ void RuntimeStream::launchOperationH2D(DmaParams* params) {
   Card& card = Runtime::get().card();
   Recorded call(ApiCall::transfer_in, CardWork::Kind::copy_in, card_stream_);
   if (t.conversion) {
-    internal::convert(card, card_stream_, t.host, chunk, *t.conversion);
+    internal::convert(card, card_stream_, t.host, t.bytes, chunk, *t.conversion);
   } else {
     check_raw(t, chunk, "launchOperationH2D");
     if (t.bytes) write_raw(card, card_stream_, t, internal::dmva(*t.address));
@@ -213,7 +213,7 @@ void RuntimeStream::launchOperationD2H(DmaParams* params) {
   Card& card = Runtime::get().card();
   Recorded call(ApiCall::transfer_out, CardWork::Kind::copy_out, card_stream_);
   if (t.conversion) {
-    internal::convert(card, card_stream_, t.host, chunk, *t.conversion);
+    internal::convert(card, card_stream_, t.host, t.bytes, chunk, *t.conversion);
   } else {
     check_raw(t, chunk, "launchOperationD2H");
     if (t.bytes) card.read(internal::dmva(*t.address), {static_cast<std::byte*>(t.host), t.bytes}, card_stream_);

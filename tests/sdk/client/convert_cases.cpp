@@ -90,6 +90,31 @@ CASE(convert_checks) {
   CHECK(!stream->needsShutdown() && !context->hasStreamError());
 }
 
+// Both sides are called SENUINT32, but the host has one byte for each element.
+CASE(uint8) {
+  auto context = start();
+  flex::RuntimeStream* stream = context->getDefaultStream();
+  flex::CompositeAddress memory = context->getAllocator()->allocate(512, tensor_memory());
+  std::vector<uint8_t> host(100, 0);
+  for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<uint8_t>(3 * i);
+  auto info = std::make_shared<data_conversion_info>();
+  info->isHostToSen_ = true;
+  info->dataformat_src_ = info->dataformat_dst_ = DataFormats::SENUINT32;
+  info->dcsi_.push_back({{32, 3}, {1, 32}, {1, 32}, 0, 0});
+  info->dcsi_.push_back({{4, 1}, {1, 32}, {1, 32}, 96, 96});
+  transfer(stream, host.data(), host.size(), true, memory, info);
+  std::vector<uint32_t> device(128);
+  transfer(stream, device.data(), 512, false, memory);
+  for (size_t i = 0; i < device.size(); ++i) CHECK(device[i] == (i < host.size() ? host[i] : 0u));
+  for (uint32_t& value : device) value = 255 - value;
+  transfer(stream, device.data(), 512, true, memory);
+  info->isHostToSen_ = false;
+  std::vector<uint8_t> back(101, 77);
+  transfer(stream, back.data(), 100, false, memory, info);
+  for (size_t i = 0; i < host.size(); ++i) CHECK(back[i] == 255 - host[i]);
+  CHECK(back[100] == 77);
+}
+
 CASE(more_than_eight_dims) {
   // Ten dims of two that do not merge: bit-reversed order.
   auto context = start();
