@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torch_spyre.backend.compile import compile_module
@@ -26,6 +27,7 @@ _POINTWISE = {"neg": "neg", "gelu": "sigmoid"}  # gelu is one vector instruction
 _BROADCAST = {"bcast": ("add", "r"), "mulbcast": ("mul", "r"), "bcastcol": ("add", "c")}
 _MANY_ENTRIES = 32  # batches of attention, one entry for each head or position
 _PLANNED = ("mm", "mmwd", "mmrt", "bmm_wd_3d2d")  # their planner's split is guessed when B is 1
+_TWO_PRODUCTS = re.compile(r"E\d+ T(?P<rows>\d+) H(?P<cols>\d+)|E\d+ H(?P<cols_>\d+) EC=(?P<rows_>\d+)")
 _REDUCTIONS = {"read": "sum", "sumrow": "sum", "mean": "sum", "amax": "max"}
 # Some measured tensors exceed 256 MiB; their times fit a cut along rows, with which a core reaches over all of it.
 _AS_MEASURED = Options(limit_span=False)
@@ -51,7 +53,7 @@ class Row:
 
 
 def load(path: str | Path) -> list[Row]:
-    """Rows of a file with the columns of matmul.csv or non_matmul.csv."""
+    """Rows of a file with the columns of matmul.csv, non_matmul.csv or onchip_handoff.csv."""
     with open(path, newline="") as file:
         records = list(csv.DictReader(file))
     if not records:
@@ -60,7 +62,11 @@ def load(path: str | Path) -> list[Row]:
         return [_matmul_row(r) for r in records]
     if "tiles" in records[0] and "rows" in records[0]:
         return [_vector_row(r) for r in records]
-    raise InvalidArgument(f"{path} has columns {list(records[0])}; expected those of matmul.csv or non_matmul.csv")
+    if "handoff_bytes" in records[0]:
+        return [row for r in records for row in _handed_over(r)]
+    raise InvalidArgument(
+        f"{path} has columns {list(records[0])}; expected those of matmul.csv, non_matmul.csv or onchip_handoff.csv"
+    )
 
 
 _SURVEYS: dict[str, Survey | None] = {}
@@ -131,6 +137,24 @@ def _chained(
         count = int(found[1])
         return f"chains with{'' if in_lx else 'out'} LX", lambda: k.chain(count, rows, cols, cores, in_lx)
     return "not modelled", None
+
+
+def _handed_over(r: dict[str, str]) -> list[Row]:
+    """A program of several ops, with the result of one handed to the next through memory and through LX.
+
+    The files do not record core splits. Two products with memory between them tie with both cut along rows alone; with
+    LX between them they are faster than any plan in which the first is cut so, so that plan is not known.
+    """
+    found = _TWO_PRODUCTS.fullmatch(r["config"]) if r["timer"] == "device" else None
+    label, shape = f"{r['workload']} {r['config']} through", r["handoff_bytes"]
+    unknown = "program, plan not recorded"
+    through_lx = Row(f"{label} LX", unknown, shape, float(r["onchip_ms"]) * 1e3, None)
+    micros = float(r["hbm_ms"]) * 1e3
+    if found is None:
+        return [Row(f"{label} memory", unknown, shape, micros, None), through_lx]
+    m, n = (int(found[d] or found[f"{d}_"]) for d in ("rows", "cols"))
+    build = partial(k.two_products, m, n, 32)
+    return [Row(f"{label} memory", "two products in one program", shape, micros, build, assumed=True), through_lx]
 
 
 def _matmul_row(r: dict[str, str]) -> Row:

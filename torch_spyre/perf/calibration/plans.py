@@ -307,6 +307,18 @@ def matmul(
     return b.kernel()
 
 
+def two_products(rows: int, cols: int, cores: int) -> Kernel:
+    """(p @ x) @ w with p [rows, rows], x [rows, cols] and w [cols, cols], both cut along rows alone."""
+    b = Builder("two_products", cores)
+    p, x, w = (b.memory(name, host) for name, host in (("p", (rows, rows)), ("x", (rows, cols)), ("w", (cols, cols))))
+    h, out = b.memory("h", (rows, cols), "pool"), b.memory("out", (rows, cols), "output")
+    for left, right, result, depth in ((p, x, h, rows), (h, w, out, cols)):
+        dims = make_dims({"m": rows, "n": cols, "k": depth}, {"m": cores})
+        operands = operand(left, ("m", "k")), operand(right, ("k", "n"))
+        b.op("batchmatmul", dims, operands, operand(result, ("m", "n")), ("k",))
+    return b.kernel()
+
+
 def _by_rows(weight: Operand, k: int, n: int) -> Operand:
     columns, row, inner = weight.coords
     return Operand(replace(weight.tensor, device_size=(k, n // STICK, STICK)), (row, columns, inner))

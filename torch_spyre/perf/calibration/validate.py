@@ -15,7 +15,7 @@ from torch_spyre.perf.timeline import price
 
 FILES = tuple(
     MEASURED / f"{name}.csv"
-    for name in ("non_matmul", "matmul", "granite_matmul_splits", "sdsc_timed", "weight_layouts")
+    for name in ("non_matmul", "matmul", "granite_matmul_splits", "sdsc_timed", "weight_layouts", "onchip_handoff")
 )
 ORDER = (
     "pointwise",
@@ -40,6 +40,7 @@ ORDER = (
     "thereof attention, K splits",
     "batched, shared weight",
     "batched, split assumed",
+    "two products in one program",
 )
 
 
