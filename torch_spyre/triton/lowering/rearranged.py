@@ -247,7 +247,7 @@ def _call(op: Any) -> None:
     k = int(constants.pop(0)) if name == "topk" else shape_of(value.type)[-1]
     descending = constants[1] in ("True", "1")
     element, shape = value.type.element_type, shape_of(value.type)
-    if str(element) not in ("f16", "bf16", "f32"):
+    if str(element) not in ("f16", "bf16", "f32", "i32"):
         raise refusal(op, f"{name} of {element}; convert to float32, which holds integers up to 2^24")
     values, places = op.results[0].type, _sized([*shape[:-1], k], _I32)
     text = (
@@ -328,12 +328,13 @@ def _elementwise(op: Any, values: list[SSAValue]) -> list[SSAValue]:
             raise refusal(inner, "a combiner with branches; use tl.where")
         made = inner.clone()
         made.location = inner.location
+        if inner.name != "arith.constant":
+            made.operands = [_as_tile(op, found.get(value, value), shape) for value in inner.operands]
         op.parent_block().insert_op_before(made, op)
         if inner.name == "arith.constant":
             text = f"%t = tensor.splat %c : {_sized(shape, made.results[0].type)}"
             found[inner.results[0]] = splice.before(op, text, {"c": made.results[0]})[0]
             continue
-        made.operands = [_as_tile(op, found.get(value, value), shape) for value in inner.operands]
         for old, new in zip(inner.results, made.results, strict=True):
             new._type = TensorType(old.type, shape)
             found[old] = new
