@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from torch_spyre.patches import data_parallel, inductor, jit_checks, reports, saved_files, tensor_methods
+from torch_spyre.patches import data_parallel, inductor, jit_checks, reports, saved_files, tensor_methods, triton_kernels
 
 # Attributes of torch that hold a function of this package once everything is applied, for people who wonder and for the
-# test.
+# test. Where Triton is installed, `torch.utils._triton.has_triton` is one more.
 PATCHED = frozenset(
     {
         "torch.empty",
@@ -58,6 +58,7 @@ def apply_to_torch() -> None:
     data_parallel.moves_between_cards()
     jit_checks.check_of_traces()
     inductor.changes_of_config()
+    triton_kernels.known_to_dynamo()
 
 
 def apply_to_inductor() -> None:
@@ -67,3 +68,4 @@ def apply_to_inductor() -> None:
     inductor.results_on_the_card()
     inductor.leave_fusion_to_the_planner()
     inductor.write_in_place()
+    triton_kernels.timed_on_the_card()

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -96,7 +97,20 @@ class SpyreBackend(BaseBackend):
         return metadata.name
 
 
+# Functions of Triton's library whose body is a network of exchanges, while the card has an instruction.
+_KEPT = re.compile(r"triton\.language\.standard\.(sort|topk|flip)__")
+
+
+def _keep_library_calls(module: Any) -> None:
+    """Calls of these functions stay calls, from which the lowering reads what they do."""
+    names: list[str] = []
+    module.walk(lambda op: op.get_name() == "tt.func" and names.append(op.get_str_attr("sym_name")))
+    for name in filter(_KEPT.match, names):
+        module.get_function(name).set_attr("noinline", ir.builder(module.context).get_bool_attr(True))
+
+
 def _make_ttir(module: Any, metadata: dict[str, Any]) -> Any:
+    _keep_library_calls(module)
     manager = ir.pass_manager(module.context)
     passes.common.add_inliner(manager)
     passes.common.add_canonicalizer(manager)

@@ -13,24 +13,35 @@ from torch_spyre import knobs
 from torch_spyre.ir.ktir.text import print_module
 from torch_spyre.runtime import cache, driver
 from torch_spyre.triton.lowering import pipeline
-from torch_spyre.triton.lowering.pipeline import Grid, Shared, Trace
+from torch_spyre.triton.lowering.pipeline import Grid, Lengths, Shared, Trace
 
 
 def ktir(
-    name: str, text: str, integers: Sequence[int | None], grid: Grid, shared: Shared = (), trace: Trace | None = None
+    name: str,
+    text: str,
+    integers: Sequence[int | None],
+    grid: Grid,
+    shared: Shared = (),
+    lengths: Lengths = None,
+    trace: Trace | None = None,
 ) -> ModuleOp:
     """The KTIR of a kernel; `integers` has a number for each integer argument and None for the others."""
-    return pipeline.lower(text, name, integers, grid, shared, trace)
+    return pipeline.lower(text, name, integers, grid, shared, lengths, trace)
 
 
 def compiled(
-    name: str, text: str, integers: Sequence[int | None], grid: Grid, shared: Shared = ()
+    name: str,
+    text: str,
+    integers: Sequence[int | None],
+    grid: Grid,
+    shared: Shared = (),
+    lengths: Lengths = None,
 ) -> cache.CachedKernel:
     folder = knobs.get("dump")
     if not folder:
-        return driver.of_function(name, driver.build_ktir(ktir(name, text, integers, grid, shared)))
-    trace = _Dump(Path(folder), name, text, repr((integers, grid, shared)))
-    program = driver.build_ktir(ktir(name, text, integers, grid, shared, trace))
+        return driver.of_function(name, driver.build_ktir(ktir(name, text, integers, grid, shared, lengths)))
+    trace = _Dump(Path(folder), name, text, repr((integers, grid, shared, lengths)))
+    program = driver.build_ktir(ktir(name, text, integers, grid, shared, lengths, trace))
     trace.write("program.txt", program.explain())
     return driver.of_function(name, program)
 

@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-t", "--type", action="append", default=[], metavar="NAME=TYPE", help="of an argument: *fp16, i32, fp32")
     add("-c", "--constant", action="append", default=[], metavar="NAME=VALUE", help="a tl.constexpr")
-    add("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="an integer argument")
+    add("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="an integer argument; of a pointer, its elements")
     add("-g", "--grid", type=int, nargs="+", default=[1], metavar="SIZE", help="programs on one to three axes")
     add("--passes", action="store_true", help="print the module after every pass")
     return parser
@@ -50,6 +50,7 @@ def _text(options: argparse.Namespace) -> str:
     if missing:
         raise InvalidArgument(f"no type for {', '.join(missing)}; write --type NAME=TYPE, or --constant NAME=VALUE")
     integers = [_integer(name, types[name], values) for name in names]
+    lengths = [int(values[name]) if name in values else None for name in names if types[name].startswith("*")]
     grid = (*options.grid, 1, 1)[:3]
     name, text = adapter.ttir_of(kernel, types, {n: _literal(v) for n, v in constants.items()})
     printed: list[str] = []
@@ -57,7 +58,7 @@ def _text(options: argparse.Namespace) -> str:
     def trace(title: str, module: Any) -> None:
         printed.append(f"// after {title}\n{print_module(module)}\n")
 
-    module = compiling.ktir(name, text, integers, grid, trace=trace if options.passes else None)
+    module = compiling.ktir(name, text, integers, grid, lengths=lengths, trace=trace if options.passes else None)
     return "".join(printed) or print_module(module)
 
 

@@ -12,6 +12,7 @@ memory share that copy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ _DTYPES = (
     torch.float8_e4m3fn,
 )
 _GRID_LIMIT = 1 << 31
+_READS_INTEGERS = re.compile(r"tt\.load .*!tt\.ptr<i(32|64)>")  # which may well be places
 
 Grid = tuple[int, int, int]
 Shared = tuple[tuple[int, int, int], ...]  # tensor, the one whose memory it shares, elements between their starts
@@ -51,6 +53,7 @@ class Kernel:
         self.name = name
         self.text = text
         self._programs: dict[Any, _Program] = {}
+        self._needs_lengths = _READS_INTEGERS.search(text) is not None
 
     @torch.no_grad()
     def __call__(self, grid: Grid, arguments: Sequence[tuple[str, Any]]) -> None:
@@ -62,20 +65,34 @@ class Kernel:
             return
         values = tuple(_number(name, value) for name, value in arguments)
         shared = _shared([tensor for _, tensor in tensors])
-        key = (grid, tuple(v if type(v) is int else None for v in values), shared)
+        lengths = _lengths([t for _, t in tensors]) if self._needs_lengths else None
+        key = (grid, tuple(v if type(v) is int else None for v in values), shared, lengths)
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = self._obtain(grid, values, shared)
+            program = self._programs[key] = self._obtain_knowing(grid, values, shared, [t for _, t in tensors])
         program.launch([t for _, t in tensors], [v for v in values if type(v) is float], device)
 
-    def _obtain(self, grid: Grid, values: Sequence[Any], shared: Shared) -> _Program:
+    def _obtain_knowing(
+        self, grid: Grid, values: Sequence[Any], shared: Shared, tensors: Sequence[torch.Tensor]
+    ) -> _Program:
+        if self._needs_lengths:
+            return self._obtain(grid, values, shared, _lengths(tensors))
+        try:
+            return self._obtain(grid, values, shared, None)
+        except UnsupportedOp as error:
+            if type(error).__name__ != "LengthNeeded":  # its module is imported by the compiler only
+                raise
+        self._needs_lengths = True
+        return self._obtain(grid, values, shared, _lengths(tensors))
+
+    def _obtain(self, grid: Grid, values: Sequence[Any], shared: Shared, lengths: tuple[int, ...] | None) -> _Program:
         integers = [v if type(v) is int else None for v in values]
-        entry = cache.key(f"triton {self.text} {grid} {integers} {shared}", [])
+        entry = cache.key(f"triton {self.text} {grid} {integers} {shared} {lengths}", [])
 
         def make() -> cache.CachedKernel:
             from torch_spyre.triton import compiling  # late: a program in the cache needs no compiler
 
-            return compiling.compiled(self.name, self.text, integers, grid, shared)
+            return compiling.compiled(self.name, self.text, integers, grid, shared, lengths)
 
         return _Program(driver.obtain(entry, make), shared)
 
@@ -119,6 +136,11 @@ def _span(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
     return 1 + sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _lengths(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """Elements from the start of each tensor to the end of its storage: what a place from memory may reach."""
+    return tuple(t.untyped_storage().nbytes() // t.element_size() - t.storage_offset() for t in tensors)
 
 
 def _shared(tensors: Sequence[torch.Tensor]) -> Shared:

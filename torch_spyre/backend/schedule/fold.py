@@ -19,6 +19,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from torch_spyre.backend.addressing.memory_views import View, may_overlap
 from torch_spyre.backend.program.isa import type_name
 from torch_spyre.backend.schedule.stream import Stream
+from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ir.ktir.dialect.spyreop import DF16Type
 from torch_spyre.ir.ktir.dialect.types import RuntimeArgType
 
@@ -146,7 +147,11 @@ class Folding:
     def _may_change(self, writer: Operation, view: View) -> bool:
         if writer.name != "ktdp.store":
             return any(part.arg is not None for part in view.parts)  # a barrier may let other cores write memory
-        return may_overlap(self._view_of(writer.operands[1]), view, self._stream)
+        try:
+            written = self._view_of(writer.operands[1])
+        except UnsupportedOp:  # it starts from the counter of a loop that has not been opened yet
+            return True
+        return may_overlap(written, view, self._stream)
 
     # -- results ---------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,13 @@ loop counters, and which from the position within a tile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IndexType, IntegerAttr, IntegerType, TensorType
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+
+INDEX = IndexType()
 
 Monomial = tuple[SSAValue, ...]
 Range = tuple[int | None, int | None]
@@ -62,31 +64,52 @@ class Digit:
 
 
 @dataclass(frozen=True)
+class Leaf:
+    """A tensor whose elements are no sum: read from memory, or computed. `dims` as `moved_dims` gives them."""
+
+    value: SSAValue
+    dims: tuple[int | None, ...]
+
+    def moved(self, dims: Sequence[int | None]) -> Leaf:
+        return Leaf(self.value, tuple(None if d is None else self.dims[d] for d in dims))
+
+    def depends_on(self, dim: int) -> bool:
+        return self.dims[dim] is not None
+
+
+@dataclass(frozen=True)
 class Form:
-    """An integer, or a tile of them: ``scalar + Σ stride_d · position_d + Σ factor · digit``."""
+    """An integer, or a tile: ``scalar + Σ stride_d · position_d + Σ factor · digit + Σ factor · leaf``."""
 
     scalar: Linear
     strides: tuple[int, ...] = ()
     digits: tuple[tuple[int, Digit], ...] = ()
+    leaves: tuple[tuple[Linear, Leaf], ...] = ()
 
     def plus(self, other: Form, sign: int = 1) -> Form:
         strides = tuple(a + sign * b for a, b in zip(self.strides, other.strides, strict=True))
         digits = (*self.digits, *((sign * factor, digit) for factor, digit in other.digits))
-        return Form(self.scalar + other.scalar.scaled(sign), strides, digits)
+        leaves = (*self.leaves, *((factor.scaled(sign), leaf) for factor, leaf in other.leaves))
+        return Form(self.scalar + other.scalar.scaled(sign), strides, digits, leaves)
+
+    @property
+    def is_scalar(self) -> bool:
+        return not any(self.strides) and not self.digits and not self.leaves
 
     def times(self, other: Form) -> Form | None:
         """The product, if it is again such a form."""
-        if any(self.strides) or self.digits:
+        if not self.is_scalar:
             self, other = other, self
-        if any(self.strides) or self.digits:
+        if not self.is_scalar:
             return None  # positions multiply positions
+        leaves = tuple((f * self.scalar, leaf) for f, leaf in other.leaves)
         if not any(other.strides) and not other.digits:
-            return Form(self.scalar * other.scalar, other.strides)
+            return Form(self.scalar * other.scalar, other.strides, (), leaves)
         if not self.scalar.is_const:
             return None  # a stride that differs between programs
         factor = self.scalar.const
         digits = tuple((f * factor, d) for f, d in other.digits if factor)
-        return Form(other.scalar.scaled(factor), tuple(s * factor for s in other.strides), digits)
+        return Form(other.scalar.scaled(factor), tuple(s * factor for s in other.strides), digits, leaves)
 
     def moved(self, dims: list[int | None]) -> Form:
         """With other dims: new dim d is the old dim `dims[d]`, or none."""
@@ -95,7 +118,7 @@ class Form:
             return tuple(0 if d is None else strides[d] for d in dims)
 
         digits = tuple((f, replace(d, strides=move(d.strides))) for f, d in self.digits)
-        return Form(self.scalar, move(self.strides), digits)
+        return Form(self.scalar, move(self.strides), digits, tuple((f, leaf.moved(dims)) for f, leaf in self.leaves))
 
 
 def shape_of(type_: Attribute) -> tuple[int, ...]:

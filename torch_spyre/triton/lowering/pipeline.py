@@ -16,34 +16,42 @@ from torch_spyre.ir.ktir.narrow import narrow
 from torch_spyre.triton.lowering import (
     carried_steps,
     combined_elements,
+    conditions,
     early_returns,
     element_functions,
     known_integers,
     moved_positions,
     program_grid,
+    rearranged,
     scalar_words,
-    tile_accesses,
     ttir_text,
     unused,
 )
+from torch_spyre.triton.lowering.accesses import tile_accesses
 from torch_spyre.triton.lowering.refusals import refusal
 
 Grid = tuple[int, int, int]
 Shared = tuple[tuple[int, int, int], ...]  # pointer, the one whose memory it shares, elements between their starts
+Lengths = program_grid.Lengths
 Trace = Callable[[str, ModuleOp], None]
 
 
-def passes(arguments: Sequence[object], grid: Grid, shared: Shared) -> list[tuple[str, Callable[[ModuleOp], None]]]:
-    """Name and function of every pass, in order. `arguments` holds the integers of a launch."""
+def passes(
+    arguments: Sequence[object], grid: Grid, shared: Shared, lengths: Lengths = None
+) -> list[tuple[str, Callable[[ModuleOp], None]]]:
+    """Name and function of every pass, in order. `arguments` holds the integers of a launch, `lengths` the elements
+    from the start of each pointer to the end of its memory."""
     return [
         ("known-integers", lambda m: known_integers.bind(m, arguments, grid)),
         ("fold", known_integers.fold),
         ("early-returns", early_returns.run),
         ("carried-steps", carried_steps.run),
-        ("programs", lambda m: program_grid.run(m, grid, tile_accesses.needs_order(m), shared)),
+        ("programs", lambda m: program_grid.run(m, grid, tile_accesses.needs_order(m), shared, lengths)),
+        ("conditions", conditions.run),
         ("scalar-words", scalar_words.run),
         ("tile-accesses", tile_accesses.run),
         ("unused", unused.run),
+        ("rearranged", rearranged.run),
         ("combined-elements", combined_elements.run),
         ("element-functions", element_functions.run),
         ("moved-positions", moved_positions.run),
@@ -58,13 +66,14 @@ def lower(
     arguments: Sequence[object],
     grid: Grid,
     shared: Shared = (),
+    lengths: Lengths = None,
     trace: Trace | None = None,
 ) -> ModuleOp:
     module = ttir_text.read(text, name)
     _refuse_double(module)
     if trace is not None:
         trace("ttir", module)
-    for title, run in passes(arguments, grid, shared):
+    for title, run in passes(arguments, grid, shared, lengths):
         run(module)
         if trace is not None:
             trace(title, module)

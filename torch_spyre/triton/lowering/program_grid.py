@@ -8,12 +8,13 @@ c + 32, c + 64, … Launch pointers become base addresses; integers are known, s
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from xdsl.dialects.builtin import ArrayAttr, FunctionType, IndexType, IntegerAttr, IntegerType, ModuleOp, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.dialects.scf import YieldOp
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from torch_spyre.constants import CORES
 from torch_spyre.ir.ktir.dialect.context import ForOp
@@ -23,9 +24,15 @@ from torch_spyre.triton.lowering.ttir_ops import BaseOp, PointerType
 
 _AXES = "xyz"
 
+Lengths = Sequence[int | None] | None
+
 
 def run(
-    module: ModuleOp, grid: tuple[int, int, int], one_core: bool, shared: tuple[tuple[int, int, int], ...] = ()
+    module: ModuleOp,
+    grid: tuple[int, int, int],
+    one_core: bool,
+    shared: tuple[tuple[int, int, int], ...] = (),
+    lengths: Lengths = None,
 ) -> None:
     """Wraps the kernel in the loop over its programs, and names every program's ids."""
     function = the_function(module)
@@ -35,7 +42,7 @@ def run(
     function.attributes.pop("noinline", None)
     function.properties.pop("arg_attrs", None)
     function.properties.pop("sym_visibility", None)
-    _declare(function, {pointer: (first, distance) for pointer, first, distance in shared})
+    _declare(function, {pointer: (first, distance) for pointer, first, distance in shared}, lengths)
     block = function.body.block
     end: Any = block.last_op
     (core,) = splice.before(block.first_op, "%core = ktdp.get_compute_tile_id : index", {})  # type: ignore[arg-type]
@@ -45,7 +52,7 @@ def run(
         splice.instead(op, _id(_AXES.index(op.attributes["axis"].data), grid), {"program": number})  # type: ignore[attr-defined]
 
 
-def _declare(function: FuncOp, shared: dict[int, tuple[int, int]]) -> None:
+def _declare(function: FuncOp, shared: dict[int, tuple[int, int]], lengths: Lengths) -> None:
     """Integers are constants by now; a pointer counts from its own base address, or from one whose memory it shares."""
     block = function.body.block
     bases: list[SSAValue] = []
@@ -60,7 +67,11 @@ def _declare(function: FuncOp, shared: dict[int, tuple[int, int]]) -> None:
             pointers.append(argument)
     for i, argument in enumerate(pointers):
         first, distance = shared.get(i, (i, 0))
-        pointer = BaseOp.made([bases[first]], [argument.type], {"start": IntegerAttr(distance, i64)})
+        where: dict[str, Attribute] = {"start": IntegerAttr(distance, i64)}
+        length = lengths[first] if lengths is not None else None
+        if length is not None:
+            where["length"] = IntegerAttr(length, i64)
+        pointer = BaseOp.made([bases[first]], [argument.type], where)
         block.insert_op_before(pointer, block.first_op)  # type: ignore[arg-type]
         argument.replace_all_uses_with(pointer.results[0])
         block.erase_arg(argument)

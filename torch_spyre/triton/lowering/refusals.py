@@ -22,15 +22,6 @@ REFUSED = {
     "tt.int_to_ptr": "an address is an argument plus an offset; pass the tensor itself",
     "tt.ptr_to_int": "addresses are no numbers here; compute with offsets",
     "tt.dot_scaled": "the card has no scaled products; scale the operands and use tl.dot",
-    "tt.call": "calls of functions that are not inlined; drop noinline=True",
-    "tt.scan": "prefix sums in kernels are not lowered yet; use torch.cumsum outside of the kernel",
-    "tt.histogram": "histograms are not lowered yet; compare with each bin and use tl.sum",
-    "tt.gather": "gathers within a tile are not lowered yet; load through an index from memory",
-    "tt.join": "join is not lowered yet; use two tensors",
-    "tt.split": "split is not lowered yet; use two loads with a stride",
-    "tt.cat": "cat is not lowered yet; use two tensors",
-    "tt.print": "a core has no output; store the value and print it on the host",
-    "tt.assert": "a core cannot stop a launch; store the condition and check it on the host",
     "tt.make_tensor_ptr": "block pointers of Triton 3.7 are not lowered; use tensor descriptors or pointer arithmetic",
     "tt.advance": "block pointers of Triton 3.7 are not lowered; use tensor descriptors or pointer arithmetic",
     "tt.descriptor_gather": "gathers through descriptors are not lowered yet; use pointer arithmetic",
@@ -40,6 +31,10 @@ REFUSED = {
 }
 _OPERATION = re.compile(r"^\s*(?:%[\w:, %#-]+ = )?\"?((?:tt|ttg|ttng|scf)\.[\w.]+)\"?", re.MULTILINE)
 _STRUCTURE = {"tt.func", "tt.return"}
+
+
+class LengthNeeded(UnsupportedOp):
+    """A place comes from memory, so that the program has to know where the memory of its tensor ends."""
 
 
 def refusal(op: Operation, reason: str) -> UnsupportedOp:

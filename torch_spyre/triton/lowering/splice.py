@@ -41,7 +41,9 @@ def _take_place(new: Operation, op: Operation) -> None:
     new.location = op.location
     where = place(op).rstrip(": ")
     if new.name in _WITH_ORIGIN and where:
-        new.attributes["origin"] = StringAttr(f"{op.name} at {where}")
+        message = op.attributes.get("message")
+        said = f' "{message.data}"' if isinstance(message, StringAttr) else ""
+        new.attributes["origin"] = StringAttr(f"{op.name}{said} at {where}")
 
 
 def instead(op: Operation, text: str, values: Mapping[str, SSAValue]) -> tuple[SSAValue, ...]:

@@ -227,6 +227,56 @@ def _functional(cls: Any, parser: Parser) -> Operation:
     return cls.made(values, list(kind.outputs), attributes | {"kind": StringAttr(" ".join(words))})  # type: ignore[no-any-return]
 
 
+def _split(cls: Any, parser: Parser) -> Operation:
+    operand = parser.parse_unresolved_operand()
+    attributes = _words(parser)
+    parser.parse_punctuation(":")
+    kind = parser.parse_type()
+    parser.parse_punctuation("->")
+    result = parser.parse_type()
+    return cls.made([parser.resolve_operand(operand, kind)], [result, result], attributes)  # type: ignore[no-any-return]
+
+
+def _gather(cls: Any, parser: Parser) -> Operation:
+    """``%tile[%places] {attributes} : (types) -> type``"""
+    operand = parser.parse_unresolved_operand()
+    operands = [operand, *_indices(parser)]
+    attributes = _words(parser)
+    parser.parse_punctuation(":")
+    kind = parser.parse_function_type()
+    values = parser.resolve_operands(operands, list(kind.inputs), parser.pos)
+    return cls.made(values, list(kind.outputs), attributes)  # type: ignore[no-any-return]
+
+
+def _histogram(cls: Any, parser: Parser) -> Operation:
+    operands, attributes = _operands_then_types(parser)
+    parser.parse_punctuation(":")
+    kind = parser.parse_type()
+    parser.parse_punctuation("->")
+    types = [kind, _mask_of(kind)][: len(operands)]
+    return cls.made(parser.resolve_operands(operands, types, parser.pos), [parser.parse_type()], attributes)  # type: ignore[no-any-return]
+
+
+def _call(cls: Any, parser: Parser) -> Operation:
+    callee = parser.parse_symbol_name()
+    operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
+    attributes = parser.parse_optional_attr_dict()
+    parser.parse_punctuation(":")
+    kind = parser.parse_function_type()
+    values = parser.resolve_operands(operands, list(kind.inputs), parser.pos)
+    return cls.made(values, list(kind.outputs), {**attributes, "callee": callee})  # type: ignore[no-any-return]
+
+
+def _assert(cls: Any, parser: Parser) -> Operation:
+    operand = parser.parse_unresolved_operand()
+    parser.parse_punctuation(",")
+    message = parser.parse_str_literal()
+    parser.parse_optional_attr_dict()
+    parser.parse_punctuation(":")
+    value = parser.resolve_operand(operand, parser.parse_type())
+    return cls.made([value], [], {"message": StringAttr(message)})  # type: ignore[no-any-return]
+
+
 def _indices(parser: Parser) -> list[Any]:
     return list(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_unresolved_operand))
 
@@ -290,6 +340,8 @@ MakeRangeOp = _define("make_range", _no_operands)
 SplatOp = _define("splat", _arrow)
 BroadcastOp = _define("broadcast", _arrow)
 ExpandDimsOp = _define("expand_dims", _arrow)
+ReshapeOp = _define("reshape", _arrow)
+TransOp = _define("trans", _arrow)
 AddPtrOp = _define("addptr", _addptr)
 LoadOp = _define("load", _load)
 StoreOp = _define("store", _store)
@@ -310,8 +362,18 @@ OPERATIONS = (
     StoreOp,
     ReduceOp,
     ReduceReturnOp,
-    *(_define(name, _arrow) for name in ("bitcast", "trans", "reshape", "fp_to_fp", "unsplat")),
+    ReshapeOp,
+    TransOp,
+    *(_define(name, _arrow) for name in ("bitcast", "fp_to_fp", "unsplat")),
     *(_define(name, _same) for name in ("clampf", "precise_sqrt", "precise_divf", "mulhiui")),
+    *(_define(name, _arrow) for name in ("join", "cat")),
+    _define("split", _split),
+    _define("gather", _gather),
+    _define("histogram", _histogram),
+    _define("call", _call),
+    _define("assert", _assert),
+    _define("scan", _functional),  # printed in generic form
+    _define("scan.return", _returned),
     _define("dot", _dot),
     _define("extern_elementwise", _functional),
     _define("atomic_rmw", _functional),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from functools import cache
 
 from xdsl.context import Context
@@ -72,9 +73,27 @@ class Places:
         return next(iter(own or known), None)
 
 
+# Hints to a compiler for GPUs, which a core that runs one instruction after the other does not need.
+_DROPPED = re.compile(r"^\s*(?:ttg\.barrier|gpu\.barrier|llvm\.intr\.assume|tt\.print)\b.*$", re.MULTILINE)
+_PRINTS = re.compile(r"^\s*tt\.print\b", re.MULTILINE)
+_LIBRARY = re.compile(r"^  tt\.func private .*?^  \}.*?$", re.MULTILINE | re.DOTALL)
+
+
+def _without_library(text: str) -> str:
+    """Without the functions whose calls say all; lines keep their numbers."""
+    return _LIBRARY.sub(lambda match: "\n" * match[0].count("\n"), _DROPPED.sub("", text))
+
+
 def read(text: str, name: str) -> ModuleOp:
     """The module of a kernel. Operations that no pass knows are refused here, before the parser stumbles over them."""
     places = Places(text)
+    if _PRINTS.search(text):
+        warnings.warn(
+            f"kernel {name}: device_print prints nothing, a core has no output; store the value and print that",
+            UserWarning,
+            stacklevel=2,
+        )
+    text = _without_library(text)
     refuse_unknown(text, places)
     spelled = re.sub(r"\btt\.(func|return)\b", r"func.\1", text)
     parser = KtirParser(context(), spelled, name)

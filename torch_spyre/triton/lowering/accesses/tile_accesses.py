@@ -4,21 +4,26 @@
 Each dim of a tile is a dim of the view, with the stride that its positions have in memory. Conditions of the mask on
 one dim bound the view along it: outside, a load reads 0 and a store writes nothing. Where a mask ends at a tensor's
 end, the tile's own start is its anchor, so that the view is the tensor and has the same shape for all programs. What
-is left of the address is the view's offset. A remainder or quotient of positions is one more dim of the view.
+is left of the address is the view's offset. A remainder or quotient of positions is one more dim of the view, and so is
+whatever is read from memory or computed (`indexed_places`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr, ModuleOp, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from torch_spyre.triton.lowering import linear, splice
-from torch_spyre.triton.lowering.addresses import Address, address_of, conditions_of, form_of
-from torch_spyre.triton.lowering.linear import Form, Linear, shape_of
-from torch_spyre.triton.lowering.refusals import refusal
+from torch_spyre.triton.lowering.accesses import indexed_places
+from torch_spyre.triton.lowering.accesses.addresses import Address, Mask, address_of, form_of, mask_of
+from torch_spyre.triton.lowering.accesses.indexed_places import Places
+from torch_spyre.triton.lowering.accesses.ktir_lines import Text
+from torch_spyre.triton.lowering.linear import Form, Leaf, Linear, shape_of
+from torch_spyre.triton.lowering.refusals import LengthNeeded, refusal
 
 _STORED = ("f16", "bf16", "f32", "i1", "i8", "i16", "i32", "i64", "f8E4M3FN", "f8E5M2")
 
@@ -38,19 +43,8 @@ def run(module: ModuleOp) -> None:
 
 
 def needs_order(module: ModuleOp) -> bool:
-    """True if programs must run one after the other: they read what others have written, or may."""
-    for op in module.walk():
-        if op.name == "tt.atomic_rmw":
-            return True
-        if op.name == "tt.store" and len(op.operands) == 3 and not _bounds_tile(op.operands[2]):
-            return True
-    return False
-
-
-def _bounds_tile(mask: SSAValue) -> bool:
-    """True if a mask cuts a box out of its tile."""
-    conditions = conditions_of(mask)
-    return conditions is not None and all(sum(1 for s in c.strides if s) <= 1 for c in conditions)
+    """True if programs must run one after the other: they read what others have written."""
+    return any(op.name in ("tt.atomic_rmw", "tt.descriptor_reduce") for op in module.walk())
 
 
 # -- the box of a tile ------------------------------------------------------------------------------------------------
@@ -64,72 +58,49 @@ class _Box:
     highs: list[Linear] = field(default_factory=list)
 
 
-class _Text:
-    """KTIR in the making, and the values that it names."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.values: dict[str, SSAValue] = {}
-        self._names: dict[SSAValue, str] = {}
-        self._count = 0
-
-    def name(self, line: str) -> str:
-        """A new value, computed by a line without its left side."""
-        self._count += 1
-        made = f"%t{self._count}"
-        self.lines.append(f"{made} = {line}")
-        return made
-
-    def value(self, value: SSAValue) -> str:
-        if value not in self._names:
-            name = f"v{len(self.values)}"
-            self.values[name], self._names[value] = value, f"%{name}"
-        return self._names[value]
-
-    def index(self, value: SSAValue) -> str:
-        if str(value.type) == "index":
-            return self.value(value)
-        return self.name(f"arith.index_cast {self.value(value)} : {value.type} to index")
-
-    def number(self, value: int) -> str:
-        return self.name(f"arith.constant {value} : index")
-
-    def sum(self, form: Linear) -> str:
-        total = None if form.const and form.terms else self.number(form.const) if not form.terms else None
-        for monomial, count in form.terms.items():
-            product = self.index(monomial[0])
-            for more in monomial[1:]:
-                product = self.name(f"arith.muli {product}, {self.index(more)} : index")
-            if count != 1:
-                product = self.name(f"arith.muli {product}, {self.number(count)} : index")
-            total = product if total is None else self.name(f"arith.addi {total}, {product} : index")
-        if form.terms and form.const:
-            total = self.name(f"arith.addi {total}, {self.number(form.const)} : index")
-        assert total is not None
-        return total
-
-    def least(self, names: list[str]) -> str:
-        result = names[0]
-        for other in names[1:]:
-            result = self.name(f"arith.minsi {result}, {other} : index")
-        return result
+def _is_box(form: Form) -> bool:
+    """True for a condition that bounds a dim from above, or from below by a number."""
+    used = [stride for stride in form.strides if stride]
+    return bool(used) and (used[0] < 0 or form.scalar.is_const)
 
 
 class _Tile:
     """The tile of one load or store."""
 
-    def __init__(self, op: Operation, address: Address, shape: tuple[int, ...], conditions: list[Form]) -> None:
+    def __init__(self, op: Operation, address: Address, shape: tuple[int, ...], mask: Mask, stores: bool) -> None:
         self._op = op
-        self._text = _Text()
+        self._text = Text()
         self._address = address
         self.shape = shape or (1,)
         self._strides = address.offset.strides or (0,)
-        self._rest = address.offset.scalar
+        self._rest, read = indexed_places.split(address.offset.scalar)
+        self._leaves = [*read, *address.offset.leaves]
+        self._stores = stores
+        self.indexed = bool(self._leaves or (stores and mask.others))
+        self._conditions = list(mask.others) if self.indexed else []
         self._boxes = [_Box() for _ in self.shape]
         self._scalars: list[Linear] = []
-        for condition in conditions:
-            self._note(condition)
+        for form, truth in mask.bounds:
+            if self.indexed and not _is_box(form):
+                self._conditions.append(truth)
+            else:
+                self._note(form)
+        self._caps = [0] * len(self.shape)  # one past the greatest coordinate
         self._dims = [self._dim(d) for d in range(len(self.shape))]
+
+    def bounds_all(self, mask: Mask) -> bool:
+        """True if what the mask leaves out is outside of the view."""
+        return not mask.others and not self._conditions
+
+    @property
+    def drops_elements(self) -> bool:
+        """True if elements that are not stored have a place that does not exist."""
+        return self._stores and bool(self._conditions)
+
+    @property
+    def may_meet(self) -> bool:
+        """True if two positions may have one place, which only the running program knows."""
+        return any(leaf.dims and any(d is not None for d in leaf.dims) for _, leaf in self._leaves)
 
     def _note(self, condition: Form) -> None:
         used = [d for d, stride in enumerate(condition.strides) if stride]
@@ -157,6 +128,7 @@ class _Tile:
         if anchor.is_const:
             numbers.append(size + anchor.const)
         names = [self._text.sum(end) for end in ends if not end.is_const]
+        self._caps[dim] = max(0, min(numbers, default=0))
         end: str | int = min(numbers) if numbers else ""
         if names:
             end = self._text.least([*names, *([self._text.number(int(end))] if numbers else [])])
@@ -179,7 +151,7 @@ class _Tile:
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
-    def make(self) -> tuple[_Text, str, str]:
+    def make(self) -> tuple[Text, str, str]:
         """The text that makes the tile, the tile's name and its type."""
         text = self._text
         digits = self._address.offset.digits
@@ -187,10 +159,11 @@ class _Tile:
         if str(element) not in _STORED:
             raise refusal(self._op, f"memory of {element}; the card stores {', '.join(_STORED)}")
         sizes, strides, low, anchors = [], [], [], []
-        offset = text.sum(self._rest) if not self._rest.is_const or self._rest.const else ""
+        rest = Linear() if self._leaves else self._rest
+        offset = text.sum(rest) if not rest.is_const or rest.const else ""
         subscripts = []
         for d, (anchor, start, end) in enumerate(self._dims):
-            if digits and self._is_free(d):
+            if (digits or self.indexed) and self._is_free(d):
                 continue
             if isinstance(start, str):  # coordinates count from the first one that exists
                 moved = text.name(f"arith.muli {start}, {text.number(self._strides[d])} : index")
@@ -200,11 +173,11 @@ class _Tile:
                 anchors.append(text.name(f"arith.subi {place}, {start} : index"))
                 low.append(0)
             else:
-                anchors.append(text.sum(anchor) if anchor.terms or digits else text.number(anchor.const))
+                anchors.append(text.sum(anchor))
                 low.append(start)
             sizes.append(end)
             strides.append(self._strides[d])
-            subscripts.append(f"({anchors[-1]} + %p{d})" if digits else anchors[-1])
+            subscripts.append(f"({anchors[-1]} + %p{d})" if digits or self.indexed else anchors[-1])
         if not sizes and self._scalars:
             raise refusal(self._op, "a condition of the whole tile where all positions are remainders; use an if")
         self._gate(sizes)
@@ -215,8 +188,38 @@ class _Tile:
             strides.append(factor)
             low.append(0)
             subscripts.append(self._digit(digit))
+        indices = []
+        if self.indexed:
+            at, number, size = self._place(at, sizes_of_digits=[self._digit_size(digit) for _, digit in digits])
+            subscript, index = number
+            indices.append(index)
+            subscripts.insert(0, subscript)
+            sizes.insert(0, size)
+            strides.insert(0, 1)
+            low.insert(0, 0)
         view, kind = _view(text, at, sizes, strides, low, element)
-        return (text, *_access(text, view, kind, subscripts, self.shape, bool(digits)))
+        return (text, *_access(text, view, kind, subscripts, self.shape, bool(digits) or self.indexed, indices))
+
+    def _place(self, at: str, sizes_of_digits: list[int]) -> tuple[str, tuple[str, str], int]:
+        """Where the view begins, the coordinate of the computed places, and how many places there are."""
+        text = self._text
+        places = Places(self._op, text, self.shape, [*(leaf for _, leaf in self._leaves), *self._conditions])
+        if not self._leaves:
+            number = places.where(self._conditions, places.number(0), -1)
+            return at, places.stored(number), 1
+        length = self._address.length
+        if length is None:
+            raise LengthNeeded(str(refusal(self._op, "an address from memory, of a tensor whose length is not given")))
+        steps = [*zip(self._strides, self._caps, strict=True)]
+        steps += [(factor, size) for (factor, _), size in zip(self._address.offset.digits, sizes_of_digits, strict=True)]
+        ahead = sum(step * max(size - 1, 0) for step, size in steps if step > 0)
+        back = -sum(step * max(size - 1, 0) for step, size in steps if step < 0)
+        number = places.sum(self._rest - Linear(back), self._leaves)
+        number = places.where(self._conditions, number, -1 if self._stores else 0)
+        if back:
+            at = text.name(f"arith.addi {at}, {text.number(back)} : index")
+        exists = length - ahead - back
+        return at, places.stored(number), exists if exists > 0 else length
 
     def _is_free(self, dim: int) -> bool:
         """True if a dim neither moves the address by itself nor is bounded."""
@@ -250,7 +253,7 @@ class _Tile:
 
 
 def _view(
-    text: _Text, at: str, sizes: list[Any], strides: list[int], low: list[Any], element: Attribute
+    text: Text, at: str, sizes: list[Any], strides: list[int], low: list[Any], element: Attribute
 ) -> tuple[str, str]:
     dims = [f"d{d}" for d in range(len(sizes))]
     dynamic = [d for d, size in enumerate(sizes) if isinstance(size, str)]
@@ -270,18 +273,24 @@ def _view(
 
 
 def _access(
-    text: _Text, view: str, kind: str, subscripts: list[str], shape: tuple[int, ...], digits: bool
+    text: Text,
+    view: str,
+    kind: str,
+    subscripts: list[str],
+    shape: tuple[int, ...],
+    indirect: bool,
+    indices: Sequence[str] = (),
 ) -> tuple[str, str]:
     dims = ", ".join(f"d{d}" for d in range(len(shape)))
     rules = ", ".join(f"d{d} >= 0, -d{d} + {size - 1} >= 0" for d, size in enumerate(shape))
     points, order = f"affine_set<({dims}) : ({rules})>", f"affine_map<({dims}) -> ({dims})>"
     tile = f"!ktdp.access_tile<{'x'.join(map(str, shape))}xindex>"
     what = ", ".join(subscripts)
-    if digits:
+    if indirect:
         variables = ", ".join(f"%p{d}" for d in range(len(shape)))
         made = text.name(
             f"ktdp.construct_indirect_access_tile intermediate_variables({variables}) {view}[{what}] "
-            f"{{variables_space_set = {points}, variables_space_order = {order}}} : {kind} -> {tile}"
+            f"{{variables_space_set = {points}, variables_space_order = {order}}} : {', '.join([kind, *indices])} -> {tile}"
         )
     else:
         made = text.name(
@@ -299,16 +308,12 @@ def _load(op: Operation) -> None:
     other = op.operands[2] if len(op.operands) > 2 else None
     address = address_of(op.operands[0], op)
     shape = shape_of(op.results[0].type)
-    tile = _Tile(op, address, shape, _boxed(conditions_of(mask)) if mask is not None else [])
+    parts = mask_of(mask)
+    tile = _Tile(op, address, shape, parts, stores=False)
     loaded = _fetch(op, tile, address, op.results[0].type)
-    if mask is not None and other is not None and not (_bounds_tile(mask) and _is_zero(other)):
+    if mask is not None and other is not None and not (tile.bounds_all(parts) and _is_zero(other)):
         loaded = _selected(op, mask, loaded, other)
     splice.replace(op, [loaded])
-
-
-def _boxed(conditions: list[Form] | None) -> list[Form]:
-    """The conditions that bound one dim; the others are applied to what is loaded."""
-    return [c for c in conditions or [] if sum(1 for s in c.strides if s) <= 1]
 
 
 def _is_zero(value: SSAValue) -> bool:
@@ -350,66 +355,87 @@ def _store(op: Operation) -> None:
     splice.erase(op)
 
 
-def _put(op: Operation, address: Address, value: SSAValue, mask: SSAValue | None) -> None:
+def _put(op: Operation, address: Address, value: SSAValue, mask: SSAValue | None, adds: bool = False) -> None:
     shape = shape_of(value.type)
-    _check_places(op, address.offset, shape)
-    conditions = conditions_of(mask) if mask is not None else []
-    if mask is not None and not _bounds_tile(mask):  # programs run one by one, so that nobody writes in between
-        _check_order(op)
-        old = _fetch(op, _Tile(op, address, shape, _boxed(conditions)), address, value.type)
-        value = _selected(op, mask, value, old)
-    text, name, kind = _Tile(op, address, shape, _boxed(conditions)).make()
+    if not adds:
+        _check_places(op, address.offset, shape)
+    tile = _Tile(op, address, shape, mask_of(mask), stores=True)
+    text, name, kind = tile.make()
     what, element = text.value(value), value.type.element_type if isinstance(value.type, TensorType) else value.type
     sizes = "x".join(map(str, shape or (1,)))
     if not shape:
         what = text.name(f"tensor.splat {what} : tensor<1x{element}>")
     if element != address.element:
         what = text.name(f"arith.trunci {what} : tensor<{sizes}x{element}> to tensor<{sizes}x{address.element}>")
-    text.lines.append(f"ktdp.store {what}, {name} : tensor<{sizes}x{address.element}>, {kind}")
+    how = [word for word, used in (("accumulate", adds), ("masked", tile.drops_elements)) if used]
+    words = f" {{{', '.join(how)}}}" if how else ""
+    text.lines.append(f"ktdp.store {what}, {name}{words} : tensor<{sizes}x{address.element}>, {kind}")
     splice.before(op, "\n".join(text.lines), text.values)
 
 
-def _check_order(op: Operation) -> None:
-    """Whether programs run one by one is decided before scalars are wrapped, and must still hold."""
-    if linear.cores(op) > 1:
-        raise refusal(op, "a mask of numbers that may leave 32 bits; compare numbers of int64")
+def _places_differ(offset: Form, shape: tuple[int, ...]) -> bool:
+    return all(size == 1 or _moves(offset, d) for d, size in enumerate(shape))
+
+
+def _moves(offset: Form, d: int) -> bool:
+    """True if positions along a dim have places of their own, as far as that is known before the program runs."""
+    moves = offset.strides[d] != 0 or any(digit.strides[d] for _, digit in offset.digits)
+    return moves or any(leaf.dims and leaf.depends_on(d) for _, leaf in offset.leaves)
 
 
 def _check_places(op: Operation, offset: Form, shape: tuple[int, ...]) -> None:
     """Two positions of a tile that share a place would leave it open which of them is stored."""
     for d, size in enumerate(shape):
-        moves = offset.strides[d] != 0 or any(digit.strides[d] for _, digit in offset.digits)
-        if size > 1 and not moves:
+        if size > 1 and not _moves(offset, d):
             raise refusal(op, f"all {size} positions along dim {d} of the tile are written to one place; reduce first")
 
 
-# -- atomic additions -------------------------------------------------------------------------------------------------
+# -- atomic operations ------------------------------------------------------------------------------------------------
 
-_ADDS = {"fadd": "arith.addf", "add": "arith.addi", "max": "arith.maxsi", "min": "arith.minsi"}
+_COMBINED = {
+    "fadd": "arith.addf",
+    "add": "arith.addi",
+    "max": "arith.maxsi",
+    "min": "arith.minsi",
+    "umax": "arith.maxui",
+    "umin": "arith.minui",
+    "and": "arith.andi",
+    "or": "arith.ori",
+    "xor": "arith.xori",
+    "exch": "",
+}
 
 
 def _atomic(op: Operation) -> None:
     """Programs run one after the other, so that reading, combining and writing is one step."""
     kind = op.attributes["kind"].data.split()[0]  # type: ignore[attr-defined]
-    if op.results[0].uses:
-        raise refusal(op, "the old value that an atomic operation gives; only its effect is there")
-    if kind not in _ADDS:
-        raise refusal(op, f"atomic {kind}; the card has {', '.join(_ADDS)}")
+    if kind not in _COMBINED:
+        raise refusal(op, f"atomic {kind}; the card has {', '.join(_COMBINED)}")
     pointer, value, mask = op.operands
     address = address_of(pointer, op)
     shape = shape_of(value.type)
-    conditions = conditions_of(mask)
-    old = _fetch(op, _Tile(op, address, shape, _boxed(conditions)), address, value.type)
-    text = f"%new = {_ADDS[kind]} %old, %value : {value.type}"
-    (new,) = splice.before(op, text, {"old": old, "value": value})
+    tile = _Tile(op, address, shape, mask_of(mask), stores=False)
+    used = bool(op.results[0].uses)
+    if (tile.may_meet or not _places_differ(address.offset, shape)) and (used or kind not in ("fadd", "add")):
+        what = "the old values" if used else f"atomic {kind}"
+        raise refusal(op, f"{what} of positions that may share a place; only their sum is there, use tl.atomic_add")
+    if kind in ("fadd", "add") and not used:
+        _put(op, address, value, mask, adds=True)
+        splice.erase(op)
+        return
+    old = _fetch(op, tile, address, value.type)
+    new = value
+    if kind != "exch":
+        text = f"%new = {_COMBINED[kind]} %old, %value : {value.type}"
+        (new,) = splice.before(op, text, {"old": old, "value": value})
     _put(op, address, new, mask)
-    splice.erase(op)
+    splice.replace(op, [old])
 
 
 # -- descriptors ------------------------------------------------------------------------------------------------------
 
 
-def _descriptor(op: Operation) -> tuple[Address, list[Form]]:
+def _descriptor(op: Operation) -> tuple[Address, Mask]:
     """Where the block at these offsets lies, and what bounds it: the shape of the described tensor."""
     made = op.operands[0].owner
     if not isinstance(made, Operation) or made.name != "tt.make_tensor_descriptor":
@@ -433,7 +459,9 @@ def _descriptor(op: Operation) -> tuple[Address, list[Form]]:
         place = [0] * rank
         place[d] = 1
         conditions.append(Form(start.scalar, tuple(place)))
-    return Address(address.base, Form(scalar, tuple(steps)), address.element), conditions
+    nowhere = Leaf(op.operands[1], (None,) * rank)
+    bounds = Mask(tuple((form, nowhere) for form in conditions))
+    return replace(address, offset=Form(scalar, tuple(steps))), bounds
 
 
 def _descriptor_load(op: Operation) -> None:
@@ -442,13 +470,13 @@ def _descriptor_load(op: Operation) -> None:
     block = op.operands[0].type.block  # type: ignore[attr-defined]
     if shape_of(kind) != shape_of(block):
         raise refusal(op, "a block that is loaded with another shape; reshape it after the load")
-    splice.replace(op, [_fetch(op, _Tile(op, address, shape_of(kind), conditions), address, kind)])
+    splice.replace(op, [_fetch(op, _Tile(op, address, shape_of(kind), conditions, stores=False), address, kind)])
 
 
 def _descriptor_store(op: Operation) -> None:
     address, conditions = _descriptor(op)
     value = op.operands[-1]
-    text, name, kind = _Tile(op, address, shape_of(value.type), conditions).make()
+    text, name, kind = _Tile(op, address, shape_of(value.type), conditions, stores=True).make()
     text.lines.append(f"ktdp.store {text.value(value)}, {name} : {value.type}, {kind}")
     splice.before(op, "\n".join(text.lines), text.values)
     splice.erase(op)

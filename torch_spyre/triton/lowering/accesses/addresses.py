@@ -2,7 +2,7 @@
 """Recovers what a kernel computes tile by tile: addresses, and the conditions of masks.
 
 Enters: a value of TTIR. Leaves: its `Form`, for a pointer also the launch argument that it counts from; for a mask the
-list of forms that are all at or above 0 where it is true. None where it depends on data or is no such form.
+forms that are all at or above 0 where it is true, and the truth values that are no such forms.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import TensorType, i1, i32
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from torch_spyre.triton.lowering import linear
-from torch_spyre.triton.lowering.linear import Digit, Form, Linear, moved_dims, shape_of
+from torch_spyre.triton.lowering.linear import Digit, Form, Leaf, Linear, moved_dims, shape_of
 from torch_spyre.triton.lowering.refusals import refusal
 from torch_spyre.triton.lowering.ttir_ops import PointerType
 
@@ -25,8 +25,8 @@ def _zeros(value: SSAValue) -> tuple[int, ...]:
     return (0,) * len(shape_of(value.type))
 
 
-def form_of(value: SSAValue) -> Form | None:
-    """An integer or a tile of integers."""
+def form_of(value: SSAValue, leaves: bool = False) -> Form | None:
+    """An integer or a tile of integers. With `leaves`, a tile that is no sum is a leaf."""
     if not linear.is_integer(value.type):
         return None
     op = value.owner
@@ -34,10 +34,17 @@ def form_of(value: SSAValue) -> Form | None:
     if number is not None:
         return Form(Linear(number), _zeros(value))
     if isinstance(op, Operation):
-        found = _form_of_result(op)
-        if found is not None and not _overflows(value, found):
+        found = _form_of_result(op, leaves)
+        if found is not None and (found.leaves or not _overflows(value, found)):
             return found
-    return None if isinstance(value.type, TensorType) else Form(Linear.of(value))
+    if not isinstance(value.type, TensorType):
+        return Form(Linear.of(value))
+    return Form(Linear(), _zeros(value), (), ((Linear(1), leaf_of(value)),)) if leaves else None
+
+
+def leaf_of(value: SSAValue) -> Leaf:
+    """A tensor as itself; a dim of one element is no dim."""
+    return Leaf(value, tuple(d if size > 1 else None for d, size in enumerate(shape_of(value.type))))
 
 
 def _overflows(value: SSAValue, form: Form) -> bool:
@@ -51,17 +58,17 @@ def _overflows(value: SSAValue, form: Form) -> bool:
     return linear.leaves_32_bits(form.scalar, reach, -sum(step for step in steps if step < 0))
 
 
-def _form_of_result(op: Any) -> Form | None:
+def _form_of_result(op: Any, leaves: bool) -> Form | None:
     if op.name == "tt.make_range":
         return Form(Linear(op.attributes["start"].value.data), (1,))
     if op.name in _WIDENING:
-        return form_of(op.operands[0])
+        return form_of(op.operands[0], leaves)
     dims = moved_dims(op)
     if dims is not None:
-        given = form_of(op.operands[0])
+        given = form_of(op.operands[0], leaves)
         return None if given is None else given.moved(dims)
     if op.name in ("arith.addi", "arith.subi", "arith.muli", "arith.divsi", "arith.remsi", "arith.shli"):
-        a, b = (form_of(operand) for operand in op.operands)
+        a, b = (form_of(operand, leaves) for operand in op.operands)
         return None if a is None or b is None else _combined(op, a, b)
     return None
 
@@ -74,14 +81,14 @@ def _combined(op: Operation, a: Form, b: Form) -> Form | None:
     if op.name == "arith.muli":
         return a.times(b)
     if op.name == "arith.shli":
-        known = b.scalar.is_const and not any(b.strides) and 0 <= b.scalar.const < 31
+        known = b.scalar.is_const and b.is_scalar and 0 <= b.scalar.const < 31
         return a.times(Form(Linear(1 << b.scalar.const), a.strides and (0,) * len(a.strides))) if known else None
     return _digit(op, a, b)
 
 
 def _digit(op: Operation, a: Form, b: Form) -> Form | None:
     """A quotient or a remainder by a number, of something that is not negative."""
-    if not isinstance(op.results[0].type, TensorType) or not b.scalar.is_const or any(b.strides) or b.digits:
+    if not isinstance(op.results[0].type, TensorType) or not b.scalar.is_const or not b.is_scalar or a.leaves:
         return None
     number = b.scalar.const
     if len(a.digits) == 1 and a.digits[0][0] == 1 and not any(a.strides) and a.scalar == Linear() and number > 0:
@@ -109,11 +116,15 @@ def _digit_of_digit(op: Operation, a: Form, number: int) -> Form | None:
 
 @dataclass(frozen=True)
 class Address:
-    """Elements of a launch argument. `element` is what memory holds; what is loaded differs for truth values."""
+    """Elements of a launch argument. `element` is what memory holds; what is loaded differs for truth values.
+
+    `length` counts the elements from the argument's start to the end of its memory, if the launch knows it.
+    """
 
     base: SSAValue
     offset: Form
     element: Attribute
+    length: int | None = None
 
 
 def address_of(value: SSAValue, user: Operation) -> Address:
@@ -127,21 +138,20 @@ def address_of(value: SSAValue, user: Operation) -> Address:
         )
     if owner.name == "tt.base":
         start: Any = owner.attributes["start"]
-        return Address(owner.operands[0], Form(Linear(start.value.data)), _pointee(value.type))
+        length: Any = owner.attributes.get("length")
+        known = None if length is None else int(length.value.data)
+        return Address(owner.operands[0], Form(Linear(start.value.data)), _pointee(value.type), known)
     if owner.name == "tt.addptr":
         base = address_of(owner.operands[0], user)
-        offset = form_of(owner.operands[1])
-        if offset is None:
-            raise refusal(user, _why_not(owner.operands[1]))
-        if linear.from_memory(offset.scalar):
-            raise refusal(user, f"an offset that {_GATHER}")
-        return Address(base.base, base.offset.plus(offset), base.element)
+        offset = form_of(owner.operands[1], leaves=True)
+        assert offset is not None
+        return replace(base, offset=base.offset.plus(offset))
     if owner.name == "tt.bitcast":
         return _bitcast(owner, user)
     dims = moved_dims(owner)
     if dims is not None:
         base = address_of(owner.operands[0], user)
-        return Address(base.base, base.offset.moved(dims), base.element)
+        return replace(base, offset=base.offset.moved(dims))
     raise refusal(user, f"a pointer from {owner.name}; an address is an argument plus offsets")
 
 
@@ -159,30 +169,6 @@ def _pointee(type_: Attribute) -> Attribute:
     return inner.pointee
 
 
-_GATHER = "comes from memory; gathers and scatters are not lowered yet, use torch.index_select outside of the kernel"
-
-
-def _why_not(value: SSAValue) -> str:
-    """Which step of an offset is no form."""
-    op: Any = value.owner
-    while isinstance(op, Operation):
-        broken = [v for v in op.operands if linear.is_integer(v.type) and form_of(v) is None]
-        if not broken:
-            break
-        op = broken[0].owner
-    name = op.name if isinstance(op, Operation) else "a value that a loop carries"
-    reasons = {
-        "tt.load": _GATHER,
-        "ktdp.load": _GATHER,
-        "arith.muli": "multiplies positions, has a stride that differs between programs, or leaves 32 bits; pass "
-        "strides as arguments, compute with int64",
-        "arith.addi": "adds positions, or leaves 32 bits; compute it with int64",
-        "arith.remsi": "takes a remainder of what may be negative, or by no fixed number",
-        "arith.divsi": "divides what may be negative, or by no fixed number",
-    }
-    return f"an offset from {name}, which {reasons.get(name, 'is no sum of program ids, counters and tl.arange')}"
-
-
 # -- masks ------------------------------------------------------------------------------------------------------------
 
 # predicate: is a - b or b - a taken, and what is added, so that the result is at or above 0
@@ -190,22 +176,41 @@ _SIGNED = {2: (-1, -1), 3: (-1, 0), 4: (1, -1), 5: (1, 0)}
 _UNSIGNED = {6: 2, 7: 3, 8: 4, 9: 5}
 
 
-def conditions_of(value: SSAValue) -> list[Form] | None:
-    """Forms that are all at or above 0 exactly where a mask is true; None if the mask is something else."""
+@dataclass(frozen=True)
+class Mask:
+    """A conjunction. `bounds`: forms that are at or above 0 where it is true, of at most one dim each, with the truth
+    values that they stand for; `others`: truth values that are anything else."""
+
+    bounds: tuple[tuple[Form, Leaf], ...] = ()
+    others: tuple[Leaf, ...] = ()
+
+    def also(self, other: Mask) -> Mask:
+        return Mask((*self.bounds, *other.bounds), (*self.others, *other.others))
+
+    def moved(self, dims: list[int | None]) -> Mask:
+        bounds = tuple((form.moved(dims), leaf.moved(dims)) for form, leaf in self.bounds)
+        return Mask(bounds, tuple(leaf.moved(dims) for leaf in self.others))
+
+
+def mask_of(value: SSAValue | None) -> Mask:
+    """A mask taken apart."""
+    if value is None:
+        return Mask()
     op: Any = value.owner
     number = _truth(value)
     if number is not None:
-        return [] if number else [Form(Linear(-1), _zeros(value))]
+        return Mask() if number else Mask(((Form(Linear(-1), _zeros(value)), leaf_of(value)),))
     if not isinstance(op, Operation):
-        return None
+        return Mask(others=(leaf_of(value),))
     if op.name == "arith.andi":
-        sides = [conditions_of(operand) for operand in op.operands]
-        return None if None in sides else [form for side in sides for form in side]  # type: ignore[union-attr]
+        return mask_of(op.operands[0]).also(mask_of(op.operands[1]))
     dims = moved_dims(op)
     if dims is not None:
-        inner = conditions_of(op.operands[0])
-        return None if inner is None else [form.moved(dims) for form in inner]
-    return _comparison(op) if op.name == "arith.cmpi" else None
+        return mask_of(op.operands[0]).moved(dims)
+    forms = _comparison(op) if op.name == "arith.cmpi" else None
+    if forms is None or any(sum(1 for s in form.strides if s) > 1 for form in forms):
+        return Mask(others=(leaf_of(value),))
+    return Mask(tuple((form, leaf_of(value)) for form in forms))
 
 
 def _truth(value: SSAValue) -> bool | None:
