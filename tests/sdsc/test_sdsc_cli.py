@@ -42,7 +42,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = json.loads(capsys.readouterr().out)
     assert good["ops"] == 5 and not good["problems"] and bad["error"]["kind"] == "InvalidProgram"
     for words in (["explain"], ["run", "--verify"], ["dump", "json"]):
-        assert main([*words, "--json", bundle]) == 0
+        assert main([words[0], "--json", *words[1:], bundle]) == 0
         (found,) = json.loads(capsys.readouterr().out)
         assert found["name"] == "softmax"
 
