@@ -35,6 +35,18 @@ def test_check_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "softmax: ok, 5 ops" in out and "add: ok, 1 op," in out
 
 
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = str(write_files(tmp_path / "softmax", softmax(True)))
+    (tmp_path / "x.json").write_text("{")
+    assert main(["check", "--json", bundle, str(tmp_path / "x.json")]) == 1
+    good, bad = json.loads(capsys.readouterr().out)
+    assert good["ops"] == 5 and not good["problems"] and bad["error"]["kind"] == "InvalidProgram"
+    for words in (["explain"], ["run", "--verify"], ["dump", "json"]):
+        assert main([words[0], "--json", *words[1:], bundle]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        assert found["name"] == "softmax"
+
+
 def test_check_lists_broken_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = softmax(True)
     files[2] = moved(files[2], 0, 64)

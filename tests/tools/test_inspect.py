@@ -253,23 +253,13 @@ def test_explain_runs_a_script(tmp_path: Path) -> None:
     """The second time caches are warm and the script fails at its end: the same kernels are shown."""
     for ending, code in (("", 0), ("raise SystemExit(3)\n", 3)):
         (tmp_path / "script.py").write_text(SCRIPT + ending)
-        done = run(["-m", "torch_spyre.explain", "script.py", "--some", "argument"], tmp_path)
+        done = run(["-m", "torch_spyre.explain", "--details", "--eager", "script.py", "--some", "argument"], tmp_path)
         assert done.returncode == code, done.stderr
         assert "argv ['--some', 'argument']" in done.stdout
         blocks = [line for line in done.stdout.splitlines() if line.startswith("kernel ")]
         named = [b.split()[1] for b in blocks if "_copy_from" not in b]  # Inductor copies a scalar or two itself
         assert named == ["spyre_kernel_0:", "eager_add_Tensor:"]
         assert "script.py" in done.stdout and "batchmatmul over" in done.stdout
-
-
-def test_explain_without_a_script(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, problem in (([], "which script?"), (["none.py"], "no script none.py"), (["--json"], "no option --json")):
-        assert explain.main(words) == 2
-        error = capsys.readouterr().err
-        assert "usage:" in error and problem in error
-    for option in ("-h", "--help"):
-        assert explain.main([option]) == 0
-        assert "usage:" in capsys.readouterr().out
 
 
 def test_explain_finds_modules_beside_the_script(tmp_path: Path) -> None:

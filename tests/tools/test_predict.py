@@ -254,6 +254,13 @@ def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     plot = tmp_path / "sweep.html"
     assert cli.main([*base, "--sweep", "batch=1,2", "--plot", str(plot)]) == 0
     assert plot.read_text().count("<svg") == 3
+    capsys.readouterr()
+    assert cli.main([*base, "--plot", str(plot), "--json", "--quiet"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert said["token_ms"] > 0 and said["blocks"]
+    assert "where a token" in plot.read_text() and plot.read_text().count("<svg") == 2
+    assert cli.main([*base, "--sweep", "batch=1,2", "--json"]) == 0
+    assert [p["batch"] for p in json.loads(capsys.readouterr().out)["predictions"]] == [1, 2]
     assert cli.main([*base, "--sweep", "colour=1"]) == 2
     assert cli.main(["--list"]) == 0
 

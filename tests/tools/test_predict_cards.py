@@ -334,7 +334,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Request, Device]]:
         ("--cards 2 --sweep cards=1,2", "vary one thing at a time"),
         ("--sweep cards=", "--sweep cards=: write"),
         ("--sweep heads=1", "--sweep heads=1: write"),
-        ("--cards 2 --plot page.html", "--plot draws a sweep"),
         ("--layers 0", "0 layers"),
     ],
 )

@@ -7,6 +7,7 @@ Enters: KTIR text by anybody. Leaves: a `Module` whose functions run on tensors 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
 
     from torch_spyre.ktir.module import KtirWarning as KtirWarning
     from torch_spyre.ktir.module import Module as Module
+
+
+def example(name: str) -> Path:
+    """The file of a kernel that comes with the package: softmax, vector_add, matmul."""
+    from torch_spyre.errors import InvalidArgument  # late: start-up
+
+    folder = Path(__file__).parent / "examples"
+    known = sorted(file.stem for file in folder.glob("*.mlir"))
+    if name not in known:
+        raise InvalidArgument(f"no KTIR example {name!r}; there are {', '.join(known)}")
+    return folder / f"{name}.mlir"
 
 
 def load(

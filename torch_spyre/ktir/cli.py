@@ -13,7 +13,12 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from torch_spyre import command_line
 from torch_spyre.errors import InvalidArgument, SpyreError, exit_status
+
+_EXAMPLES = """check kernels/*.mlir
+time softmax.mlir -n 20"""
+Found = tuple[str, dict[str, Any]]  # what a command found about a file: as text, and as data
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,16 +26,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     other = _commands_of_others().get(given[0]) if given else None
     if other is not None:
         return int(other.load()(given[1:]))
-    options = parse(_parser(), given)
+    return command_line.guarded("ktir", lambda: _run_all(parse(make_parser(), given)))
+
+
+def _run_all(options: argparse.Namespace) -> int:
     if getattr(options, "sanitize", False):
         os.environ["SPYRE_SANITIZE"] = "1"  # read when the card is opened
-    status = 0
+    status, records = 0, []
     for file in options.files:
         try:
-            options.action(file, options)
+            text, record = options.action(file, options)
+            records.append({"file": file, **record})
+            if not options.json:
+                print(text, end="" if text.endswith("\n") else "\n")
         except SpyreError as error:
             print(f"{file}: {type(error).__name__}: {error}", file=sys.stderr)
+            records.append({"file": file, "error": command_line.error_record(error)})
             status = max(status, exit_status(error))
+    if options.json:
+        command_line.print_json(records)
     if getattr(options, "sanitize", False):
         from torch_spyre import sanitizer  # late: start-up
 
@@ -58,13 +72,10 @@ def add_forms(dump: argparse.ArgumentParser, *forms: str) -> None:
     dump.set_defaults(forms=forms)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     others = ", ".join(_commands_of_others())
-    parser = argparse.ArgumentParser(
-        prog="spyre-ktir",
-        description="Check, run, time and dump KTIR files.",
-        epilog=f"commands of front ends: {others}" if others else None,
-    )
+    more = f"commands of front ends: {others}" if others else ""
+    parser = command_line.parser("ktir", "Check, run, time and dump KTIR files.", _EXAMPLES, epilog=more)
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, action, text in (
         ("check", _check, "parse, verify, check the rules and compile"),
@@ -77,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
         if name == "dump":
             add_forms(command, "ktir", "program", "explain")
         command.add_argument("files", nargs="+", metavar="file")
+        command_line.add_json(command)
+        command_line.add_quiet(command, "no notes on stderr")
         command.add_argument("-f", "--function", help="the function, if a file has several (check: all of them)")
         command.add_argument("--strict", action="store_true", help="refuse older spellings and accesses out of range")
         command.add_argument(
@@ -111,7 +124,7 @@ def _load(file: str, options: argparse.Namespace) -> Any:
             stick_addresses=options.stick_addresses,
             wide_accumulate=options.wide_accumulate,
         )
-    for note in module.warnings:
+    for note in () if options.quiet else module.warnings:
         print(f"note: {note}", file=sys.stderr)
     return module
 
@@ -137,45 +150,52 @@ def _integers(function: Any, values: dict[str, int | float]) -> dict[str, int]:
     return {n: int(v) for n, v in values.items() if function.argument(n).role == "integer"}
 
 
-def _check(file: str, options: argparse.Namespace) -> None:
+def _check(file: str, options: argparse.Namespace) -> Found:
     module = _load(file, options)
+    lines, functions = [], []
     chosen = module.functions if options.function is None else {options.function: module.function(options.function)}
     for name, function in chosen.items():
         values = _integers(function, _scalars(function, options))
         program = module.compile(name, **values)
         instructions, lx = len(program.instructions), program.lx_bytes
-        print(f"{file}: {function.signature} on {function.cores} tiles: {instructions} instructions, LX {lx} bytes")
+        lines.append(
+            f"{file}: {function.signature} on {function.cores} tiles: {instructions} instructions, LX {lx} bytes"
+        )
+        functions.append({**_named(function), "instructions": instructions, "lx_bytes": lx})
+    return "\n".join(lines), {"functions": functions}
 
 
-def _dump(file: str, options: argparse.Namespace) -> None:
+def _named(function: Any) -> dict[str, Any]:
+    return {"function": function.name, "signature": function.signature, "tiles": function.cores}
+
+
+def _dump(file: str, options: argparse.Namespace) -> Found:
     module = _load(file, options)
     if options.form == "ktir":
-        print(module.text, end="")
-        return
+        return module.text, {"form": "ktir", "text": module.text}
     function = module.function(options.function)
     values = _integers(function, _scalars(function, options))
-    if options.form == "program":
-        print(module.compile(function.name, **values).explain())
-    else:
-        print(module.explain(function.name, **values), end="")
+    program = options.form == "program"
+    text = module.compile(function.name, **values).explain() if program else module.explain(function.name, **values)
+    return text, {**_named(function), "form": options.form, "text": text}
 
 
-def _run(file: str, options: argparse.Namespace) -> None:
+def _run(file: str, options: argparse.Namespace) -> Found:
     import torch
 
-    from torch_spyre.ktir.sample import random_arguments, summary  # late: start-up
+    from torch_spyre.ktir.sample import facts, line, random_arguments  # late: start-up
 
     module = _load(file, options)
     function = module.function(options.function)
     arguments, memory = random_arguments(module, function, _scalars(function, options), options.seed)
     before = {name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in arguments.items()}
     module.run(function.name, memory=memory or None, **arguments)
-    print(f"{file}: {function.signature} on {function.cores} tiles")
-    for line in summary(before, arguments, memory):
-        print(f"  {line}")
+    values = facts(before, arguments, memory)
+    lines = [f"{file}: {function.signature} on {function.cores} tiles", *(f"  {line(fact)}" for fact in values)]
+    return "\n".join(lines), {**_named(function), "seed": options.seed, "values": values}
 
 
-def _time(file: str, options: argparse.Namespace) -> None:
+def _time(file: str, options: argparse.Namespace) -> Found:
     import torch
 
     from torch_spyre.ktir.report import timeline  # late: start-up
@@ -197,14 +217,16 @@ def _time(file: str, options: argparse.Namespace) -> None:
         seconds.append(time.perf_counter() - started)
     wall = sorted(seconds[1:])
     model = timeline(program, integers)
-    print(f"{file}: {function.signature} on {function.cores} tiles")
-    print(f"  card: {model.duration_ns / 1e3:.1f} us, bound by {model.bottleneck}")
     median = wall[len(wall) // 2]
-    print(
-        f"  this machine: median {median * 1e3:.3f} ms, best {wall[0] * 1e3:.3f} ms of {len(wall)}; compiled in ",
-        end="",
+    text = (
+        f"{file}: {function.signature} on {function.cores} tiles\n"
+        f"  card: {model.duration_ns / 1e3:.1f} us, bound by {model.bottleneck}\n"
+        f"  this machine: median {median * 1e3:.3f} ms, best {wall[0] * 1e3:.3f} ms of {len(wall)}; "
+        f"compiled in {compiled:.2f} s"
     )
-    print(f"{compiled:.2f} s")
+    card = {"card_us": model.duration_ns / 1e3, "bottleneck": model.bottleneck}
+    here = {"median_ms": median * 1e3, "best_ms": wall[0] * 1e3, "launches": len(wall), "compiled_s": compiled}
+    return text, {**_named(function), **card, **here}
 
 
 if __name__ == "__main__":

@@ -103,29 +103,39 @@ def _sizes(op: Any, numbers: Mapping[Any, int]) -> tuple[int, ...] | None:
     return None
 
 
-def summary(before: Mapping[str, Any], after: Mapping[str, Any], memory: Mapping[int, torch.Tensor]) -> list[str]:
-    """One line per tensor: what it holds and whether the function changed it."""
-    lines = []
+def facts(
+    before: Mapping[str, Any], after: Mapping[str, Any], memory: Mapping[int, torch.Tensor]
+) -> list[dict[str, Any]]:
+    """For each tensor what it holds and whether the function changed it; for each scalar its value."""
+    found: list[dict[str, Any]] = []
     for name, value in after.items():
         if not isinstance(value, torch.Tensor):
-            lines.append(f"{name} = {value}")
+            found.append({"name": name, "value": value})
             continue
         changed = "unchanged" if torch.equal(_bits(before[name]), _bits(value)) else "written"
-        lines.append(f"{name}: {_describe(value)}, {changed}")
-    lines += [f"address {address}: {_describe(value)}" for address, value in memory.items()]
-    return lines
+        found.append({"name": name, **_describe(value), "state": changed})
+    return found + [{"name": f"address {address}", **_describe(value)} for address, value in memory.items()]
+
+
+def line(fact: Mapping[str, Any]) -> str:
+    """One of `facts` as text."""
+    if "value" in fact:
+        return f"{fact['name']} = {fact['value']}"
+    text = f"{fact['name']}: {fact['dtype']}{fact['shape']}"
+    if "mean" in fact:
+        text += f" mean {fact['mean']:.4g} min {fact['min']:.4g} max {fact['max']:.4g}"
+        text += f" NaN {fact['nans']}" if fact["nans"] else ""
+    return text + (f", {fact['state']}" if "state" in fact else "")
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double().nan_to_num(nan=1e300)
 
 
-def _describe(tensor: torch.Tensor) -> str:
-    shape, kind = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+def _describe(tensor: torch.Tensor) -> dict[str, Any]:
+    found: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
     if not tensor.numel():
-        return f"{kind}{shape}"
+        return found
     wide = tensor.double()
-    nans = int(wide.isnan().sum())
-    return f"{kind}{shape} mean {wide.nanmean():.4g} min {wide.min():.4g} max {wide.max():.4g}" + (
-        f" NaN {nans}" if nans else ""
-    )
+    ends = {"mean": float(wide.nanmean()), "min": float(wide.min()), "max": float(wide.max())}
+    return {**found, **ends, "nans": int(wide.isnan().sum())}

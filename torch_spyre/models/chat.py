@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from torch_spyre import command_line
 from torch_spyre.errors import InvalidArgument, SpyreError, exit_status
 
 
@@ -214,41 +215,60 @@ def _progress(done: int, total: int) -> None:
     print(f"\rreading weights [{'#' * filled}{'.' * (width - filled)}] {done}/{total}", end=end, file=sys.stderr)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="spyre-chat", description=__doc__.splitlines()[0])
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.parser("chat", __doc__.splitlines()[0], '"Why is the sky blue?" --tokens 64')
     parser.add_argument("prompt", nargs="*", help="ask this and stop; without it, a conversation")
     parser.add_argument("--device", default="spyre", help="spyre (default) or cpu")
     parser.add_argument("--tokens", type=_count, default=256, help="longest answer")
     parser.add_argument("--context", type=_count, default=1024, help="longest conversation, in tokens")
     parser.add_argument("--eager", action="store_true", help="do not compile the decoder block")
     parser.add_argument("--timings", action="store_true", help="say where the time until the first token went")
+    command_line.add_json(parser, "print question, answer and times as one JSON document; needs a prompt")
+    command_line.add_quiet(parser, "the answer alone, without its times")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = make_parser()
     args = parser.parse_args(argv)
+    if args.json and not args.prompt:
+        parser.error("--json needs a prompt")
     os.environ.setdefault("TORCH_SPYRE_DOWNCAST_WARN", "0")  # ids never come near the limits of int32
     try:
         chat = Chat(args.device, not args.eager, args.context)
+        if args.json:
+            command_line.print_json(_record(chat, " ".join(args.prompt), args.tokens))
+            return 0
         if args.prompt:
-            ask(chat, " ".join(args.prompt), args.tokens)
+            ask(chat, " ".join(args.prompt), args.tokens, args.quiet)
             if args.timings:
                 print(chat.stages)
             return 0
         print("Ask something; an empty line ends the conversation.")
         while prompt := input("> ").strip():
-            ask(chat, prompt, args.tokens)
+            ask(chat, prompt, args.tokens, args.quiet)
     except (EOFError, KeyboardInterrupt):
         print()
     except (SpyreError, ImportError) as error:
-        print(f"spyre-chat: {error}", file=sys.stderr)
+        print(f"{command_line.full_name('chat')}: {error}", file=sys.stderr)
         return exit_status(error)
     return 0
 
 
-def ask(chat: Chat, prompt: str, most: int) -> Answer:
+def _record(chat: Chat, prompt: str, most: int) -> dict[str, Any]:
+    answer = chat.answer(prompt, most)
+    stages = [{"stage": name, "seconds": wall, "processor_seconds": cpu} for name, wall, cpu in chat.stages.rows]
+    return {**vars(answer), "prompt_tokens": answer.prompt, "prompt": prompt, "stages": stages}
+
+
+def ask(chat: Chat, prompt: str, most: int, quiet: bool = False) -> Answer:
     """Streams the answer to standard output, and what it took."""
     from transformers import TextStreamer
 
     streamer = TextStreamer(chat.tokenizer, skip_prompt=True, skip_special_tokens=True)
     answer = chat.answer(prompt, most, streamer)
-    print(f"[{answer.summary()}]")
+    if not quiet:
+        print(f"[{answer.summary()}]")
     return answer
 
 

@@ -9,18 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch_spyre.errors import InvalidArgument, SpyreError
+from torch_spyre import command_line
+from torch_spyre.errors import InvalidArgument
 
 _TEXT = "The card has thirty-two cores, and each of them has a scratchpad of its own. A ring carries data between them."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    try:
-        return _run(args)
-    except (SpyreError, OSError) as e:
-        print(f"spyre-numerics: {e}", file=sys.stderr)
-        return 2
+    args = make_parser().parse_args(argv)
+    return command_line.guarded("numerics", lambda: _run(args))
 
 
 def _from(least: int) -> Callable[[str], int]:
@@ -32,8 +29,8 @@ def _from(least: int) -> Callable[[str], int]:
     return number
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spyre-numerics", description=__doc__)
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.parser("numerics", __doc__, "smollm2\ngranite-4-h-tiny --mode both --plot page.html")
     parser.add_argument("model", nargs="?", help="a priority model (see --list), smollm2, or a checkpoint folder")
     parser.add_argument("--list", action="store_true", help="the priority models, which get random weights")
     parser.add_argument("--mode", choices=("eager", "compiled", "both"), default="eager", help="default eager")
@@ -44,6 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=_from(1), help="run so many layers")
     parser.add_argument("--text", default=_TEXT, help="what a checkpoint with a tokenizer reads")
     parser.add_argument("--plot", metavar="FILE", help="also as an HTML page")
+    command_line.add_json(parser)
+    command_line.add_quiet(parser, "no progress on stderr")
     return parser
 
 
@@ -51,6 +50,10 @@ def _run(args: argparse.Namespace) -> int:
     from torch_spyre.numerics import priority  # late: start-up
 
     if args.list or not args.model:
+        if args.json:
+            known = priority.PRIORITY.values()
+            command_line.print_json([{"name": p.name, "layers": p.layers, "model": p.model} for p in known])
+            return 0
         for p in priority.PRIORITY.values():
             print(f"{p.name:18} {p.layers} layers, {p.model}")
         return 0
@@ -62,12 +65,16 @@ def _run(args: argparse.Namespace) -> int:
     modes = ("eager", "compiled") if args.mode == "both" else (args.mode,)
     console, found = Console(width=None if sys.stdout.isatty() else 160), []
     for mode in modes:
-        with Console(stderr=True).status(f"{args.model}, {mode}"):
+        with Console(stderr=True, quiet=args.quiet).status(f"{args.model}, {mode}"):
             found.append(layers.compare(model, inputs, args.model, mode, args.depth))
-        report.show(found[-1], console)
+        if not args.json:
+            report.show(found[-1], console)
     if args.plot:
         Path(args.plot).write_text(report.page_of(found))
-        console.print(args.plot)
+        if not args.json:
+            console.print(args.plot)
+    if args.json:
+        command_line.print_json([report.data(r) for r in found])
     return 1 if any(layer.nans or layer.saturated for r in found for layer in r.layers) else 0
 
 

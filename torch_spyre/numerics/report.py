@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import math
 from collections.abc import Callable, Sequence
@@ -10,8 +11,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from torch_spyre.charts import LEFT, RIGHT, WIDTH, line, page, svg, text
 from torch_spyre.numerics.layers import Layer, Report
-from torch_spyre.profiler.pictures import LEFT, RIGHT, WIDTH, line, page, svg, text
 
 _COLUMNS = ("layer", "kind", "error", "own", "of the format", "units", "cosine", "largest", "saturated", "NaN")
 
@@ -67,6 +68,13 @@ def findings(report: Report) -> list[str]:
         found.append("The reference has NaN as well.")
     found += [f"{f.op} ran on the host {f.calls} times." for f in report.fallbacks]
     return found
+
+
+def data(report: Report) -> dict[str, object]:
+    """A report as data: `origins` and `findings` as the sentences that people read."""
+    layers = [dataclasses.asdict(layer) for layer in report.layers]
+    found = {"model": report.model, "mode": report.mode, "layers": layers}
+    return {**found, "origins": [str(o) for o in report.origins], "findings": findings(report)}
 
 
 def page_of(reports: Sequence[Report]) -> str:

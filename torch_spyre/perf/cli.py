@@ -7,30 +7,28 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from torch_spyre.errors import InvalidArgument
+from torch_spyre import command_line
 from torch_spyre.perf import device as devices
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    try:
-        return int(args.run(args))
-    except (InvalidArgument, OSError) as e:
-        print(f"spyre-perf: {e}", file=sys.stderr)
-        return 2
+    args = make_parser().parse_args(argv)
+    return command_line.guarded("perf", lambda: args.run(args))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spyre-perf", description=__doc__)
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.parser("perf", __doc__, "validate\ndevices spyre")
     commands = parser.add_subparsers(required=True, metavar="command")
     validate = commands.add_parser("validate", help="error of the clock against measurements, per class")
     validate.add_argument("csv", nargs="*", help="files with the columns of measured/*.csv (default: those)")
     validate.add_argument("--device", default="spyre", help="name or path of a description")
     validate.add_argument("--no-cross-validation", action="store_true", help="skip the refits without each shape")
     validate.add_argument("--rows", metavar="TEXT", help="also list the rows whose class or label contains TEXT")
+    command_line.add_json(validate)
     validate.set_defaults(run=_validate)
     listing = commands.add_parser("devices", help="the device descriptions and all their constants")
     listing.add_argument("names", nargs="*", help="names or paths (default: all that come with the package)")
+    command_line.add_json(listing)
     listing.set_defaults(run=_devices)
     calibrate = commands.add_parser("calibrate", help="refit the fitted constants and print the error table")
     calibrate.add_argument("--device", default="spyre", help="name of a description")
@@ -46,6 +44,21 @@ def _validate(args: argparse.Namespace) -> int:
     device = devices.load(args.device)
     rows = validate.rows_of(args.csv)
     predictions = validate.predict(rows, device)
+    if args.json:
+        command_line.print_json(
+            {
+                "device": device.name,
+                "classes": [
+                    {"class": e.group, "rows": e.rows, "median_error": e.median, "mean_error": e.mean, "bias": e.bias}
+                    for e in validate.by_class(predictions)
+                ],
+                "rows": [
+                    {"label": p.row.label, "class": p.row.group, "measured_us": p.row.micros, "clock_us": p.micros}
+                    for p in predictions
+                ],
+            }
+        )
+        return 0
     # Files of others are checked with the constants as they are: they took no part in the fit.
     held_out = () if args.no_cross_validation or args.csv else leave_one_shape_out(rows, device)
     print(validate.report(rows, predictions, held_out))
@@ -59,8 +72,16 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 def _devices(args: argparse.Namespace) -> int:
-    for name in args.names or devices.described():
-        device = devices.load(name)
+    found = [devices.load(name) for name in args.names or devices.described()]
+    if args.json:
+        command_line.print_json(
+            {
+                d.name: {"description": d.description, "constants": {k: vars(c) for k, c in d.constants.items()}}
+                for d in found
+            }
+        )
+        return 0
+    for device in found:
         print(f"{device.name}: {device.description}")
         for key, c in device.constants.items():
             print(f"  {key:26} {c.value:>12g} {c.unit:26} {c.confidence}  {c.source}")

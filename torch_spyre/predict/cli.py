@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch_spyre.errors import InvalidArgument, SpyreError
+from torch_spyre import command_line
+from torch_spyre.errors import InvalidArgument
 from torch_spyre.perf.device import Device
 from torch_spyre.predict import configs
 from torch_spyre.predict.dimensions import ModelConfig
@@ -19,6 +20,8 @@ from torch_spyre.predict.model import USABLE_BYTES, Prediction, enough_cards, me
 from torch_spyre.predict.passes import Request
 from torch_spyre.predict.sharding import shard
 
+_EXAMPLES = """llama-3.1-8b --batch 1 --prompt 512 --decode 128
+config.json --sweep prompt=128,512,2048 --plot sweep.html"""
 Progress = Callable[[str, int, int], None]
 
 
@@ -32,16 +35,12 @@ class Point:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    try:
-        return _run(args)
-    except (SpyreError, OSError) as e:
-        print(f"spyre-predict: {e}", file=sys.stderr)
-        return 2
+    args = make_parser().parse_args(argv)
+    return command_line.guarded("predict", lambda: _run(args), bad=2)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spyre-predict", description=__doc__)
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.parser("predict", __doc__, _EXAMPLES)
     parser.add_argument("model", nargs="?", help="a published model (see --list) or a transformers config.json")
     parser.add_argument("--list", action="store_true", help="the models whose dimensions come with the package")
     parser.add_argument("--batch", type=int, default=1, help="sequences (default 1)")
@@ -51,15 +50,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=int, help="as if the model had so many layers")
     parser.add_argument("--cards", metavar="1,2,4,8", help="tensor parallel on so many cards; several: a sweep")
     parser.add_argument("--sweep", metavar="batch=1,2,4", help="several values of batch, prompt, decode or cards")
-    parser.add_argument("--plot", metavar="FILE", help="the sweep as an HTML page")
+    parser.add_argument("--plot", metavar="FILE", help="as an HTML page: where the time goes, or the sweep")
     parser.add_argument("--device", help="another device description, compared with the real card's")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help="change a constant")
     parser.add_argument("--plans", action="store_true", help="also print how every matmul is divided")
+    command_line.add_json(parser)
+    command_line.add_quiet(parser, "no progress on stderr")
     return parser
 
 
 def _run(args: argparse.Namespace) -> int:
     if args.list or not args.model:
+        if args.json:
+            known = configs.PUBLISHED.values()
+            command_line.print_json([{"name": c.name, "parameters": c.parameters, "layers": c.layers} for c in known])
+            return 0
         for c in configs.PUBLISHED.values():
             print(f"{c.name:18} {c.parameters / 1e9:7.2f} billion parameters, {c.layers} layers")
         return 0
@@ -72,8 +77,6 @@ def _run(args: argparse.Namespace) -> int:
     devices = _devices(args)
     if name:
         return _sweep(config, name, points, devices, args)
-    if args.plot:
-        raise InvalidArgument("--plot draws a sweep: add --sweep batch=1,2,4 or --cards 1,2,4,8")
     return _single(config, points[0], devices, args)
 
 
@@ -130,16 +133,23 @@ def _single(config: ModelConfig, point: Point, devices: dict[str, Device | None]
 
     refusal = _refusal(config, point, bool(args.cards))
     if refusal:
-        print(refusal)
+        if args.json:
+            command_line.print_json({"model": config.name, "does_not_fit": [refusal], "predictions": []})
+        else:
+            print(refusal)
         return 1
-    found, notes = _predictions(config, "", [point], devices)
-    if len(found) == 1:
+    found, notes = _predictions(config, "", [point], devices, args.quiet)
+    if args.json:
+        _print_json(config, "", [point], found, notes, [])
+    elif len(found) == 1:
         print(report.text_report(found["spyre"][0]))
     else:
         r, where = point.request, f" on {point.cards} cards" if point.cards > 1 else ""
         print(f"{config.name}{where}, batch {r.batch}, prompt {r.prompt}, {r.decode} tokens\n")
         print(report.side_by_side(list(found), [each[0] for each in found.values()]))
-    _say_more("", [point], found, notes, args.plans)
+    _say_more("", [point], found, notes, args)
+    if args.plot:
+        _write(args, report.time_page({label: each[0] for label, each in found.items()}))
     return 0
 
 
@@ -148,29 +158,59 @@ def _sweep(
 ) -> int:
     from torch_spyre.predict import report  # late: start-up
 
-    fitting = []
+    fitting, refusals = [], []
     for point in points:
         refusal = _refusal(config, point, point.cards > 1 or name == "cards")
         if refusal:
-            print(refusal if name == "cards" else f"{name} {point.value}: {refusal}")
+            refusals.append(refusal if name == "cards" else f"{name} {point.value}: {refusal}")
         else:
             fitting.append(point)
+    if not args.json:
+        print("".join(f"{refusal}\n" for refusal in refusals), end="")
     if not fitting:
+        if args.json:
+            _print_json(config, name, fitting, {}, [], refusals)
         return 1
     values = [p.value for p in fitting]
-    found, notes = _predictions(config, name, fitting, devices)
-    for label, each in found.items():
+    found, notes = _predictions(config, name, fitting, devices, args.quiet)
+    if args.json:
+        _print_json(config, name, fitting, found, notes, refusals)
+    for label, each in found.items() if not args.json else ():
         heading = f"{label}:\n" if len(found) > 1 else ""
         print(heading + report.sweep_table(name, values, each))
-    _say_more(name, fitting, found, notes, args.plans)
+    _say_more(name, fitting, found, notes, args)
     if args.plot:
-        Path(args.plot).write_text(report.sweep_page(name, values, found))
-        print(args.plot)
+        _write(args, report.sweep_page(name, values, found))
     return 0
 
 
+def _write(args: argparse.Namespace, page: str) -> None:
+    Path(args.plot).write_text(page)
+    if not args.json:
+        print(args.plot)
+
+
+def _print_json(
+    config: ModelConfig,
+    name: str,
+    points: Sequence[Point],
+    found: dict[str, list[Prediction]],
+    notes: Sequence[str],
+    refusals: Sequence[str],
+) -> None:
+    from torch_spyre.predict import report  # late: start-up
+
+    rows = [
+        {"device": label, **({name: point.value} if name else {}), **report.data(p)}
+        for label, each in found.items()
+        for point, p in zip(points, each, strict=True)
+    ]
+    more = {"notes": list(notes), "does_not_fit": list(refusals)}
+    command_line.print_json({"model": config.name, "parameters": config.parameters, **more, "predictions": rows})
+
+
 def _predictions(
-    config: ModelConfig, name: str, points: Sequence[Point], devices: dict[str, Device | None]
+    config: ModelConfig, name: str, points: Sequence[Point], devices: dict[str, Device | None], quiet: bool
 ) -> tuple[dict[str, list[Prediction]], list[str]]:
     """For each device, one for each point; and what of the devices the compiler cannot follow."""
     from torch_spyre.predict.model import predict  # late: start-up
@@ -179,7 +219,7 @@ def _predictions(
     table = bool(name) or len(devices) > 1  # which has no room for assumptions
     notes = [f"assumed: {configs.UNCONFIRMED[config.name]}"] if table and config.name in configs.UNCONFIRMED else []
     runs = len(devices) * len(points)
-    with _bar() as progress:
+    with _bar(quiet) as progress:
         for label, device in devices.items():
             with _assumed(device) as said:
                 for point in points:
@@ -201,11 +241,17 @@ def _assumed(device: Device | None) -> contextlib.AbstractContextManager[list[st
 
 
 def _say_more(
-    name: str, points: Sequence[Point], found: dict[str, list[Prediction]], notes: Sequence[str], plans: bool
+    name: str,
+    points: Sequence[Point],
+    found: dict[str, list[Prediction]],
+    notes: Sequence[str],
+    args: argparse.Namespace,
 ) -> None:
+    if args.json:
+        return
     for note in notes:
         print(f"note: {note}")
-    if not plans:
+    if not args.plans:
         return
     for label, each in found.items():
         for point, p in zip(points, each, strict=True):
@@ -216,13 +262,13 @@ def _say_more(
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[Progress]:
+def _bar(quiet: bool) -> Iterator[Progress]:
     """A progress bar on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True, quiet=quiet)) as bar:
         task = bar.add_task("starting", total=None)
 
         def tell(label: str, number: int, total: int) -> None:

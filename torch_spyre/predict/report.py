@@ -6,9 +6,11 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from torch_spyre import charts
+from torch_spyre.charts import LEFT, RIGHT, WIDTH, dot, line, page, svg, text
 from torch_spyre.predict import configs, coverage
 from torch_spyre.predict.model import USABLE_BYTES, Memory, Prediction
-from torch_spyre.profiler.pictures import LEFT, RIGHT, WIDTH, line, page, svg, text
+from torch_spyre.predict.passes import Phase
 from torch_spyre.profiler.summary import table
 
 
@@ -132,6 +134,30 @@ def _assumptions(p: Prediction) -> list[str]:
     return [*found, f"Assumed: {sizes}."] if sizes else found
 
 
+def data(p: Prediction) -> dict[str, object]:
+    """A prediction as data."""
+    m, r = p.memory(), p.request
+    blocks = [
+        {"block": part.label, "tokens": part.tokens, "batch": part.batch, "cache": part.context, "us": b.ns / 1e3}
+        | {"bottleneck": b.bottleneck, "read_bytes": b.read_bytes, "written_bytes": b.written_bytes, "plans": b.plans}
+        for part, b in p.blocks.items()
+    ]
+    return {
+        "cards": p.cards,
+        "batch": r.batch,
+        "prompt": r.prompt,
+        "decode": r.decode,
+        "first_token_ms": p.first_token_ns / 1e6,
+        "token_ms": p.token_ns / 1e6,
+        "tokens_per_s": p.decode_tokens_per_s,
+        "total_ms": p.total_ns / 1e6,
+        "memory_bytes": {"weights": m.weights, "cache": m.cache, "activations": m.activations, "total": m.total},
+        "expected_error": coverage.expected_error(p.classes()),
+        "checked_share": coverage.checked_share(p.classes()),
+        "blocks": blocks,
+    }
+
+
 def side_by_side(labels: Sequence[str], found: Sequence[Prediction]) -> str:
     """What-if: the same request on several devices, times and matmul plans."""
     first = found[0]
@@ -203,6 +229,38 @@ def sweep_page(name: str, values: Sequence[int], found: dict[str, list[Predictio
     return page(f"{model}: sweep over {name}", sections)
 
 
+def time_page(found: dict[str, Prediction]) -> str:
+    """Where the time to the first token and the time of a later token go, block by block, as an HTML page."""
+    sections = []
+    for label, p in found.items():
+        device = f"{label}: " if len(found) > 1 else ""
+        for phase in p.phases[:1] + p.phases[1:][-1:]:
+            title = "where the time to the first token goes" if phase is p.phases[0] else "where a token's time goes"
+            sections.append((f"{device}{title}", _time_bars(p, phase)))
+        sections.append((f"{device}Report", f"<pre>{html.escape(text_report(p))}</pre>"))
+    return page(f"{next(iter(found.values())).config.name}: where the time goes", sections)
+
+
+def _time_bars(p: Prediction, phase: Phase) -> str:
+    """A bar for each block of a pass, cut by what bounds its instructions."""
+    rows = []
+    for part, count in phase.counts.items():
+        b = p.blocks[part]
+        units = sorted(b.units.items(), key=lambda item: -item[1])
+        tip = f"{part.label} x{count}, {part.batch}x{part.tokens} tokens, cache {part.context or '–'}"
+        cut = [
+            (unit, ns * count / 1e3, f"{tip}\n{unit}: {ns * count / 1e3:.1f} us of {b.ns * count / 1e3:.1f}")
+            for unit, ns in [*units, ("launch", b.ns - sum(b.units.values()))]
+            if ns > 0
+        ]
+        rows.append((f"{part.label} x{count}", cut))
+    for exchange, count in phase.exchanges.items():
+        us = p.collective(exchange).seconds * 1e6 * count
+        rows.append((f"{exchange.kind} x{count}", [("collectives", us, f"{exchange.nbytes} bytes each, {us:.1f} us")]))
+    rows.append(("host", [("host", p.host_ns / 1e3, f"submits and reads scores: {p.host_ns / 1e3:.1f} us")]))
+    return charts.bars(rows, "us", left=220)
+
+
 def _curve(name: str, values: Sequence[int], data: Sequence[float]) -> str:
     height, most = 260, max([*data, 1e-9])
     span = max(max(values) - min(values), 1)
@@ -212,8 +270,12 @@ def _curve(name: str, values: Sequence[int], data: Sequence[float]) -> str:
         return x, height - 40 - (height - 70) * y / most
 
     points = [place(v, y) for v, y in zip(values, data, strict=True)]
-    parts = [line(points, "#1b9e77", 2.0)]
+    parts = []
+    for tick in charts.ticks_of(0.0, most, 5):
+        y = place(min(values), tick)[1]
+        parts += [line([(LEFT, y), (WIDTH - RIGHT, y)], "#eee", 1), text(LEFT - 6, y + 4, charts.number(tick), "end")]
+    parts.append(line(points, "#1b9e77", 2.0))
     for (x, y), v, d in zip(points, values, data, strict=True):
-        parts += [f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3' fill='#1b9e77'/>", text(x, y - 8, f"{d:.1f}", "middle")]
+        parts += [dot(x, y, 4, "#1b9e77", f"{name} {v}: {d:.6g}"), text(x, y - 8, f"{d:.1f}", "middle")]
         parts.append(text(x, height - 22, str(v), "middle"))
     return svg(height, [*parts, text(WIDTH / 2, height - 6, name, "middle")])

@@ -8,27 +8,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch_spyre.errors import InvalidArgument
+from torch_spyre import command_line
 from torch_spyre.perf import device as devices
 from torch_spyre.profiler import convert, merge, pictures, summary, trace
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    try:
-        return int(args.run(args))
-    except (InvalidArgument, OSError) as e:
-        print(f"spyre-trace: {e}", file=sys.stderr)
-        return 2
+    args = make_parser().parse_args(argv)
+    return command_line.guarded("trace", lambda: args.run(args))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spyre-trace", description=__doc__)
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.parser("trace", __doc__, "summary trace.json\nplot trace.json -o page.html")
     parser.add_argument("--device", default="spyre", help="device description whose peaks are meant")
     commands = parser.add_subparsers(required=True, metavar="command")
     tables = commands.add_parser("summary", help="tables by kernel, operation and user line")
     tables.add_argument("trace")
     tables.add_argument("-n", type=int, default=20, metavar="ROWS", help="rows of each table; 0: all (default 20)")
+    command_line.add_json(tables)
     tables.set_defaults(run=_summary)
     plot = commands.add_parser("plot", help="timeline, LX occupancy and roofline as one HTML page")
     plot.add_argument("trace")
@@ -37,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     both = commands.add_parser("compare", help="two traces side by side")
     both.add_argument("before")
     both.add_argument("after")
+    command_line.add_json(both)
     both.set_defaults(run=_compare)
     other = commands.add_parser("convert", help="the trace as another tool wants it")
     other.add_argument("trace")
@@ -57,7 +55,11 @@ def _merge(args: argparse.Namespace) -> int:
 
 
 def _summary(args: argparse.Namespace) -> int:
-    print(summary.summary(trace.read(args.trace), devices.load(args.device), args.n))
+    found, device = trace.read(args.trace), devices.load(args.device)
+    if args.json:
+        command_line.print_json(summary.data(found, device))
+    else:
+        print(summary.summary(found, device, args.n))
     return 0
 
 
@@ -69,7 +71,11 @@ def _plot(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    print(summary.compare(trace.read(args.before), trace.read(args.after)))
+    before, after = trace.read(args.before), trace.read(args.after)
+    if args.json:
+        command_line.print_json({"before": summary.totals(before), "after": summary.totals(after)})
+    else:
+        print(summary.compare(before, after))
     return 0
 
 

@@ -1,41 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a trace as one self-contained HTML page: timeline, LX occupancy, roofline. Plain SVG, no dependency."""
+"""Pictures of a trace as one self-contained HTML page: timeline, LX occupancy, roofline."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
 
+from torch_spyre import charts
+from torch_spyre.charts import LEFT, RIGHT, WIDTH, box, colour, dot, line, page, text
 from torch_spyre.perf.device import Device
 from torch_spyre.profiler.summary import by_kernel, summary
 from torch_spyre.profiler.trace import Trace
-
-WIDTH, LEFT, RIGHT = 1100, 90, 20
-COLOURS = {
-    "pt": "#d95f02",
-    "memory": "#1b9e77",
-    "draw": "#66a61e",
-    "sfp": "#7570b3",
-    "lx": "#a6761d",
-    "ring": "#e7298a",
-    "issue": "#999999",
-    "exposed": "#b3b3b3",
-    "launch": "#bbbbbb",
-    "transfer": "#1f78b4",
-}
-_STYLE = (
-    "body{font:14px sans-serif;margin:24px;max-width:1150px}svg{background:#fff;border:1px solid #ddd}"
-    "text{font:11px sans-serif;fill:#333}pre{font-size:12px;overflow:auto}"
-)
-
-
-def page(title: str, sections: Sequence[tuple[str, str]]) -> str:
-    body = "".join(f"<h2>{html.escape(name)}</h2>{content}" for name, content in sections)
-    return (
-        f"<!doctype html><html><head><meta charset='utf-8'><title>{html.escape(title)}</title>"
-        f"<style>{_STYLE}</style></head><body><h1>{html.escape(title)}</h1>{body}</body></html>"
-    )
 
 
 def report(trace: Trace, device: Device) -> str:
@@ -49,36 +24,9 @@ def report(trace: Trace, device: Device) -> str:
     return page(f"spyre-trace {trace.path}", sections)
 
 
-def svg(height: int, parts: Sequence[str]) -> str:
-    return f"<svg width='{WIDTH}' height='{height}' viewBox='0 0 {WIDTH} {height}'>{''.join(parts)}</svg>"
-
-
-def text(x: float, y: float, content: str, anchor: str = "start") -> str:
-    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}'>{html.escape(content)}</text>"
-
-
-def box(x: float, y: float, w: float, h: float, colour: str, tip: str) -> str:
-    return (
-        f"<rect x='{x:.2f}' y='{y:.2f}' width='{max(w, 0.3):.2f}' height='{h:.2f}' fill='{colour}'>"
-        f"<title>{html.escape(tip)}</title></rect>"
-    )
-
-
-def line(points: Sequence[tuple[float, float]], colour: str, width: float = 1.5) -> str:
-    path = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
-    return f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='{width}'/>"
-
-
 def _span(trace: Trace) -> tuple[float, float]:
+    """First nanosecond, and how many there are."""
     return trace.start_ns, max(trace.span_ns, 1.0)
-
-
-def _time_axis(span: float, y: float) -> list[str]:
-    parts = []
-    for i in range(6):
-        x = LEFT + (WIDTH - LEFT - RIGHT) * i / 5
-        parts.append(text(x, y, f"{span * i / 5 / 1e3:.1f} us", "middle"))
-    return parts
 
 
 def timeline(trace: Trace) -> str:
@@ -86,7 +34,7 @@ def timeline(trace: Trace) -> str:
     first, span = _span(trace)
     scale = (WIDTH - LEFT - RIGHT) / span
     rows: dict[str, int] = {}
-    parts: list[str] = []
+    plot: list[str] = []
 
     def row(label: str) -> float:
         return 10 + 30.0 * rows.setdefault(label, len(rows))
@@ -95,20 +43,17 @@ def timeline(trace: Trace) -> str:
         y = row(f"{k.device}: stream {k.stream}")
         tip = f"{k.name}\n{k.duration_ns / 1e3:.2f} us, {k.bottleneck}\n" + "\n".join(k.lines())
         x = LEFT + (k.start_ns - first) * scale
-        parts.append(box(x, y, k.duration_ns * scale, 22, COLOURS.get(k.bottleneck, "#444"), tip))
+        plot.append(box(x, y, k.duration_ns * scale, 22, colour(k.bottleneck), tip))
     for t in trace.transfers:
         y = row(f"{t.device}: {t.direction}")
         tip = f"{t.direction} {t.bytes} bytes, {t.duration_ns / 1e3:.2f} us"
         x = LEFT + (t.start_ns - first) * scale
-        parts.append(box(x, y, t.duration_ns * scale, 22, COLOURS["transfer"], tip))
-    parts += [text(8, 25 + 30 * n, label) for label, n in rows.items()]
-    height = 30 * len(rows) + 60
-    parts += _time_axis(span, height - 32)
-    used = [u for u in COLOURS if u == "transfer" or any(k.bottleneck == u for k in trace.kernels)]
-    for i, unit in enumerate(used):
-        parts.append(box(LEFT + 90 * i, height - 22, 12, 12, COLOURS[unit], unit))
-        parts.append(text(LEFT + 16 + 90 * i, height - 12, unit))
-    return svg(height, parts)
+        plot.append(box(x, y, t.duration_ns * scale, 22, colour("transfer"), tip))
+    fixed = [text(8, 25 + 30 * n, label) for label, n in rows.items()]
+    height = 30 * len(rows) + 66
+    used = dict.fromkeys([*(k.bottleneck for k in trace.kernels), *(["transfer"] if trace.transfers else [])])
+    fixed += charts.legend(used, height - 20)
+    return charts.timeline_svg(height, plot, fixed, (0.0, span / 1e3), "us", above=24)
 
 
 def occupancy(trace: Trace, device: Device) -> str:
@@ -120,20 +65,23 @@ def occupancy(trace: Trace, device: Device) -> str:
     def y(size: float) -> float:
         return height - 30 - (height - 50) * size / capacity
 
-    points: list[tuple[float, float]] = [(LEFT, y(0))]
-    for ns, used in trace.lx:
-        points += [(LEFT + (ns - first) * scale, points[-1][1]), (LEFT + (ns - first) * scale, y(used))]
+    marks: list[tuple[float, float, float, str]] = []  # from, to, bytes, name
+    ends = [ns for ns, _ in trace.lx[1:]] + [first + span]
+    for (ns, used), end in zip(trace.lx, ends, strict=False):
+        marks.append((ns, end, used, "live"))
     for k in trace.kernels if not trace.lx else ():
-        x = LEFT + (k.start_ns - first) * scale
-        size = float(k.args.get("LX bytes per core", 0))
-        end = x + k.duration_ns * scale
-        points += [(x, y(0)), (x, y(size)), (end, y(size)), (end, y(0))]
-    parts = [line(points, COLOURS["lx"]), line([(LEFT, y(capacity)), (WIDTH - RIGHT, y(capacity))], "#c00", 0.8)]
-    parts += [
-        text(LEFT - 6, y(capacity) + 4, f"{capacity / 1024:.0f} KiB", "end"),
-        text(LEFT - 6, y(0) + 4, "0", "end"),
+        marks.append((k.start_ns, k.start_ns + k.duration_ns, float(k.args.get("LX bytes per core", 0)), k.name))
+    plot = [
+        box(
+            LEFT + (a - first) * scale, y(used), (b - a) * scale, y(0) - y(used), colour("lx"), f"{name}: {used:,.0f} B"
+        )
+        for a, b, used, name in marks
+        if used
     ]
-    return svg(height, [*parts, *_time_axis(span, height - 10)])
+    fixed = [line([(LEFT, y(capacity)), (WIDTH - RIGHT, y(capacity))], "#c00", 0.8)]
+    for size in charts.ticks_of(0, capacity / 1024, 4):
+        fixed.append(text(LEFT - 6, y(size * 1024) + 4, f"{size:.0f} KiB", "end"))
+    return charts.timeline_svg(height, plot, fixed, (0.0, span / 1e3), "us")
 
 
 def roofline(trace: Trace, device: Device) -> str:
@@ -148,22 +96,22 @@ def roofline(trace: Trace, device: Device) -> str:
         y = (math.log10(max(rate, 10**y_low)) - y_low) / (y_high - y_low)
         return LEFT + x * (WIDTH - LEFT - RIGHT), height - 40 - y * (height - 60)
 
-    knee = peak / bandwidth
-    low = 10**x_low
-    parts = [line([place(low, low * bandwidth), place(knee, peak), place(10**x_high, peak)], "#c00")]
+    knee, low = peak / bandwidth, 10**x_low
+    parts = []
     for i in range(int(x_low), int(x_high) + 1):
-        parts.append(text(place(10.0**i, 1)[0], height - 20, f"{10.0**i:g}", "middle"))
+        x = place(10.0**i, 1)[0]
+        parts += [line([(x, 20), (x, height - 40)], "#eee", 1), text(x, height - 20, f"{10.0**i:g}", "middle")]
     for i in range(int(y_low), 3):
-        parts.append(text(LEFT - 8, place(1, 10.0**i)[1], f"{10.0**i:g}", "end"))
+        y = place(1, 10.0**i)[1]
+        parts += [line([(LEFT, y), (WIDTH - RIGHT, y)], "#eee", 1), text(LEFT - 8, y + 4, f"{10.0**i:g}", "end")]
+    parts.append(line([place(low, low * bandwidth), place(knee, peak), place(10**x_high, peak)], "#c00"))
     parts += [text(WIDTH / 2, height - 4, "FLOP per byte of memory traffic", "middle"), text(8, 14, "TFLOP/s")]
+    middle = math.sqrt(low * knee)
+    parts.append(text(*place(middle, 1.4 * middle * bandwidth), f"{bandwidth * 1e3:.0f} GB/s", "end"))
+    parts.append(text(place(10**x_high, peak)[0], place(knee, peak)[1] - 6, f"{peak:.0f} TFLOP/s", "end"))
     longest = max((t.ns for t in kernels), default=1.0)
     for t in kernels:
         x, y = place(2 * t.macs / t.bytes, 2 * t.macs / t.ns / 1e3)
-        radius = 3 + 9 * math.sqrt(t.ns / longest)
         tip = f"{t.name}\n{2 * t.macs / t.ns / 1e3:.2f} TFLOP/s, {t.ns / 1e3:.1f} us, {t.bottleneck}"
-        colour = COLOURS.get(t.bottleneck, "#444")
-        parts.append(
-            f"<circle cx='{x:.1f}' cy='{y:.1f}' r='{radius:.1f}' fill='{colour}' fill-opacity='0.6'>"
-            f"<title>{html.escape(tip)}</title></circle>"
-        )
-    return svg(height, parts)
+        parts.append(dot(x, y, 3 + 9 * math.sqrt(t.ns / longest), colour(t.bottleneck), tip))
+    return charts.svg(height, parts)

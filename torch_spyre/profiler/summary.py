@@ -151,6 +151,33 @@ def summary(trace: Trace, device: Device, limit: int = 0) -> str:
     return "\n\n".join(parts)
 
 
+def totals(trace: Trace) -> dict[str, object]:
+    """The kernels of a trace as data, the longest first."""
+    rows = [
+        {"name": t.name, "calls": t.calls, "us": t.ns / 1e3, "bytes": t.bytes, "macs": t.macs, "cores": t.cores}
+        | {"bottleneck": t.bottleneck}
+        for t in by_kernel(trace)
+    ]
+    return {"trace": str(trace.path), "busy_us": trace.busy_ns / 1e3, "span_us": trace.span_ns / 1e3, "kernels": rows}
+
+
+def data(trace: Trace, device: Device) -> dict[str, object]:
+    """`summary` as data, with every row."""
+    macs = sum(k.macs for k in trace.kernels)
+
+    def rows(of: Callable[[Kernel], dict[str, float]]) -> list[dict[str, object]]:
+        return [{"name": key, "launches": n, "us": ns / 1e3} for key, n, ns in shares(trace, of)]
+
+    return {
+        **totals(trace),
+        "pt_utilisation": pt_utilisation(macs, trace.busy_ns, device),
+        "operations": rows(Kernel.ops),
+        "lines": rows(Kernel.lines),
+        "transfers": [{"direction": t.direction, "bytes": t.bytes, "us": t.duration_ns / 1e3} for t in trace.transfers],
+        "collectives": [{"kind": t.kind, "calls": t.calls, "us": t.ns / 1e3} for t in by_kind(trace)],
+    }
+
+
 def compare(before: Trace, after: Trace) -> str:
     """Kernels of both traces by name, the largest change first."""
     totals: list[dict[str, Total]] = []

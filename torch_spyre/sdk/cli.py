@@ -9,26 +9,33 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch_spyre import knobs
-from torch_spyre.errors import InvalidArgument, SpyreError
+from torch_spyre import command_line, knobs
+from torch_spyre.errors import InvalidArgument
 from torch_spyre.sdk.checkout import ROOT, Checkout
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="spyre-sdk", description=__doc__)
+    args = make_parser().parse_args(argv)
+    return command_line.guarded("sdk", lambda: _run(args))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.parser("sdk", __doc__, "run --checkout torch-spyre -- python -m pytest tests/tensor")
     commands = parser.add_subparsers(required=True, metavar="command")
     run = commands.add_parser("run", help="build a checkout if need be, and run a command in its environment")
     run.add_argument("--checkout", required=True, type=Path, help="folder of the checkout")
     run.add_argument("--sdk", type=Path, help="what `make sdk` made (default: made in the cache)")
     run.add_argument("--json", type=Path, help="json.hpp of nlohmann/json 3.11.2, to build without a network")
     run.add_argument("words", nargs="+", metavar="command", help="behind --")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         return Checkout(args.checkout, args.sdk or _made(), args.json).run(args.words)
-    except (SpyreError, OSError) as error:
-        print(f"spyre-sdk: {error}", file=sys.stderr)
     except subprocess.CalledProcessError as error:
-        print(f"spyre-sdk: {' '.join(map(str, error.cmd))} failed with status {error.returncode}", file=sys.stderr)
+        words = " ".join(map(str, error.cmd))
+        print(f"{command_line.full_name('sdk')}: {words} failed with status {error.returncode}", file=sys.stderr)
     return 2
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torch_spyre import command_line
 from torch_spyre.errors import InvalidArgument, SpyreError, exit_status
 from torch_spyre.ir.superdsc.bundle import Bundle, load
 from torch_spyre.ktir.cli import add_forms, parse
@@ -22,18 +23,39 @@ from torch_spyre.ktir.cli import add_forms, parse
 if TYPE_CHECKING:
     from torch_spyre.sdsc.slots import Launch
 
+
+@dataclass(frozen=True)
+class Found:
+    """What a command found in one path: as text, and as data."""
+
+    text: str
+    record: dict[str, Any]
+    status: int = 0
+
+
 _ULPS = 4.0  # of the format; the card computes in fp32, NumPy in float64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse(_parser(), _one_by_one(sys.argv[1:] if argv is None else argv))
-    status = 0
+    words = _one_by_one(sys.argv[1:] if argv is None else argv)
+    return command_line.guarded("sdsc", lambda: _run_all(parse(make_parser(), words)))
+
+
+def _run_all(args: argparse.Namespace) -> int:
+    status, records = 0, []
     for path in args.files:
         try:
-            status = max(status, int(args.run(load(path), args)))
+            found = args.run(load(path), args)
+            status = max(status, found.status)
+            records.append({"path": path, **found.record})
+            if found.text and not args.json:
+                print(found.text, end="" if found.text.endswith("\n") else "\n")
         except (SpyreError, OSError) as e:
-            print(f"spyre-sdsc: {path}: {type(e).__name__}: {e}", file=sys.stderr)
+            print(f"{command_line.full_name('sdsc')}: {path}: {type(e).__name__}: {e}", file=sys.stderr)
+            records.append({"path": path, "error": command_line.error_record(e)})
             status = max(status, exit_status(e) if Path(path).exists() else 2)
+    if args.json:
+        command_line.print_json(records)
     return status
 
 
@@ -52,10 +74,8 @@ def _one_by_one(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="spyre-sdsc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.parser("sdsc", __doc__, "check bundle/ sdsc_0.json\nrun bundle/ --verify --seed 1")
     commands = parser.add_subparsers(required=True, metavar="command")
     checked = commands.add_parser("check", help="read files and check them against the machine's rules")
     checked.set_defaults(run=_check)
@@ -76,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     dumped.set_defaults(run=_dump)
     for command in (checked, explained, ran, dumped):
         command.add_argument("files", nargs="+", metavar="path")
+        command_line.add_json(command)
         command.add_argument(
             "--fragment", action="store_true", help="LX tensors that nobody wrote are inputs, also in a directory"
         )
@@ -86,35 +107,39 @@ def _prepared(bundle: Bundle, args: argparse.Namespace) -> Bundle:
     return replace(bundle, fragment=True) if args.fragment else bundle
 
 
-def _check(bundle: Bundle, args: argparse.Namespace) -> int:
+def _check(bundle: Bundle, args: argparse.Namespace) -> Found:
     bundle = _prepared(bundle, args)
-    found = bundle.problems()
-    for problem in found:
-        print(f"{bundle.name}: {problem}")
-    if found:
-        return 1
+    problems = [str(problem) for problem in bundle.problems()]
+    if problems:
+        lines = [f"{bundle.name}: {problem}" for problem in problems]
+        return Found("\n".join(lines), {"name": bundle.name, "problems": problems}, 1)
     from torch_spyre.sdsc.run import compile_launch  # late: start-up
     from torch_spyre.sdsc.slots import bind  # late: start-up
 
     program = compile_launch(bind(bundle))
     notes = sorted({note for step in bundle.steps for note in step.sdsc.notes})
-    for note in notes:
-        print(f"{bundle.name}: note: field {note} is not known and was ignored")
+    lines = [f"{bundle.name}: note: field {note} is not known and was ignored" for note in notes]
     ops = f"{len(bundle.steps)} op{'s' * (len(bundle.steps) != 1)}"
-    print(f"{bundle.name}: ok, {ops}, {len(program.instructions)} instructions on {program.cores} cores")
-    return 0
+    lines.append(f"{bundle.name}: ok, {ops}, {len(program.instructions)} instructions on {program.cores} cores")
+    sizes = {"ops": len(bundle.steps), "instructions": len(program.instructions), "cores": program.cores}
+    return Found("\n".join(lines), {"name": bundle.name, "problems": [], "unknown_fields": notes, **sizes})
 
 
-def _explain(bundle: Bundle, args: argparse.Namespace) -> int:
+def _explain(bundle: Bundle, args: argparse.Namespace) -> Found:
     from torch_spyre.sdsc.printed import estimate_times, explain  # late: start-up
 
     bundle = _prepared(bundle, args)
     bundle.verify()
-    print(explain(bundle, None if args.no_time else estimate_times(bundle)), end="")
-    return 0
+    times = None if args.no_time else estimate_times(bundle)
+    ops = [
+        {"op": s.sdsc.opfunc, "title": s.title, "sizes": s.sdsc.sizes, "slices": s.sdsc.slices, "cores": s.sdsc.cores}
+        for s in bundle.steps
+    ]
+    record = {"name": bundle.name, "ops": ops, "times": None if times is None else asdict(times)}
+    return Found(explain(bundle, times), record)
 
 
-def _run(bundle: Bundle, args: argparse.Namespace) -> int:
+def _run(bundle: Bundle, args: argparse.Namespace) -> Found:
     from torch_spyre.sdsc.run import execute, random_inputs  # late: start-up
     from torch_spyre.sdsc.slots import INPUT, bind  # late: start-up
 
@@ -130,41 +155,44 @@ def _run(bundle: Bundle, args: argparse.Namespace) -> int:
 
         sanitizer.print_reports()
     shown = {**result.outputs, **(result.intermediates if args.all else {})}
-    for slot in launch.slots:
-        if slot.name in shown:
-            print(f"{bundle.name}: {slot.role} {slot.name} {_summary(shown[slot.name])}")
+    slots = [slot for slot in launch.slots if slot.name in shown]
+    lines = [f"{bundle.name}: {slot.role} {slot.name} {_summary(shown[slot.name])}" for slot in slots]
+    values = [{"name": s.name, "role": s.role, **_ends(shown[s.name])} for s in slots]
     if args.output:
         arrays: dict[str, Any] = {**inputs, **shown}
         np.savez(args.output, **arrays)
-    if args.verify:
-        return _verify(bundle, launch, inputs, shown)
-    return 0
+    errors = _errors(launch, inputs, shown) if args.verify else {}
+    for name, error in errors.items():
+        verdict = "agrees with" if error <= _ULPS else "DIFFERS from"
+        lines.append(f"{bundle.name}: {name} {verdict} NumPy: at most {error:.3g} units in the last place")
+    record = {"name": bundle.name, "values": values, **({"units_in_the_last_place": errors} if args.verify else {})}
+    return Found("\n".join(lines), record, int(any(error > _ULPS for error in errors.values())))
+
+
+def _ends(values: np.ndarray) -> dict[str, Any]:
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    shape = {"shape": list(values.shape), "not_finite": values.size - finite.size}
+    if not finite.size:
+        return shape
+    return {**shape, "min": float(finite.min()), "max": float(finite.max()), "mean": float(finite.mean())}
 
 
 def _summary(values: np.ndarray) -> str:
-    shape = "x".join(map(str, values.shape)) or "one value"
-    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-    bad = values.size - finite.size
-    text = (
-        f"{shape}: min {finite.min():.6g}, max {finite.max():.6g}, mean {finite.mean():.6g}" if finite.size else shape
-    )
-    return text + (f", {bad} not finite" if bad else "")
+    ends = _ends(values)
+    text = "x".join(map(str, values.shape)) or "one value"
+    if "min" in ends:
+        text += f": min {ends['min']:.6g}, max {ends['max']:.6g}, mean {ends['mean']:.6g}"
+    return text + (f", {ends['not_finite']} not finite" if ends["not_finite"] else "")
 
 
-def _verify(bundle: Bundle, launch: Launch, inputs: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> int:
+def _errors(launch: Launch, inputs: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> dict[str, float]:
+    """How far each result is from NumPy's, in units in the last place."""
     from torch_spyre.sdsc.reference import compare, evaluate  # late: start-up
 
     expected = evaluate(launch, inputs)
-    status = 0
-    for name, want in {**expected.outputs, **expected.intermediates}.items():
-        if name not in got:
-            continue
-        slot = next(s for s in launch.slots if s.name == name)
-        error = compare(got[name], want, slot)
-        verdict = "agrees with" if error <= _ULPS else "DIFFERS from"
-        print(f"{bundle.name}: {name} {verdict} NumPy: at most {error:.3g} units in the last place")
-        status |= error > _ULPS
-    return int(status)
+    wanted = {**expected.outputs, **expected.intermediates}
+    slots = {slot.name: slot for slot in launch.slots}
+    return {name: float(compare(got[name], want, slots[name])) for name, want in wanted.items() if name in got}
 
 
 def _read_inputs(files: Sequence[str], names: Sequence[str], aliases: Sequence[str]) -> dict[str, np.ndarray]:
@@ -185,30 +213,26 @@ def _read_inputs(files: Sequence[str], names: Sequence[str], aliases: Sequence[s
     return found
 
 
-def _dump(bundle: Bundle, args: argparse.Namespace) -> int:
+def _dump(bundle: Bundle, args: argparse.Namespace) -> Found:
     from torch_spyre.sdsc.run import compile_launch  # late: start-up
     from torch_spyre.sdsc.slots import bind  # late: start-up
 
     bundle = _prepared(bundle, args)
     bundle.verify()
     if args.form == "json":
-        for name, text in bundle.files().items():
-            print(f"// {name}\n{text}")
-        return 0
-    if args.form == "explain":
+        text = "\n".join(f"// {name}\n{content}" for name, content in bundle.files().items())
+    elif args.form == "explain":
         from torch_spyre.sdsc.printed import estimate_times, explain  # late: start-up
 
-        print(explain(bundle, estimate_times(bundle)), end="")
-        return 0
-    launch = bind(bundle)
-    if args.form == "program":
-        print(compile_launch(launch).explain())
-        return 0
-    from torch_spyre.ir.ktir.emit.kernel_function import emit  # late: start-up
-    from torch_spyre.ktir import print_module  # late: start-up
+        text = explain(bundle, estimate_times(bundle))
+    elif args.form == "program":
+        text = compile_launch(bind(bundle)).explain()
+    else:
+        from torch_spyre.ir.ktir.emit.kernel_function import emit  # late: start-up
+        from torch_spyre.ktir import print_module  # late: start-up
 
-    print(print_module(emit(launch.kernel)))
-    return 0
+        text = print_module(emit(bind(bundle).kernel))
+    return Found(text, {"name": bundle.name, "form": args.form, "text": text})
 
 
 if __name__ == "__main__":

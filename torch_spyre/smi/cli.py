@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch_spyre import status_files
+from torch_spyre import command_line, status_files
 
 Row = dict[str, Any]
 
@@ -191,9 +191,9 @@ def _positive(text: str) -> float:
     return value
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spyre-smi", description="The cards of all processes of this user.")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.parser("smi", "The cards of all processes of this user.", "--json\ndmon -d 1 -c 10")
+    command_line.add_json(parser)
     commands = parser.add_subparsers(dest="command")
     dmon = commands.add_parser("dmon", help="one line per card and interval, until interrupted")
     dmon.add_argument("-d", "--delay", type=_positive, default=1.0, metavar="SECONDS", help="interval (default 1)")
@@ -203,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    options = make_parser().parse_args(argv)
     try:
         if options.command == "dmon":
             _dmon(options.delay, options.count, options.json)
@@ -212,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, BrokenPipeError):
         pass
     except OSError as error:
-        print(f"spyre-smi: {error}", file=sys.stderr)
+        print(f"{command_line.full_name('smi')}: {error}", file=sys.stderr)
         return 1
     return 0
 

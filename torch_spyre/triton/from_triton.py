@@ -11,12 +11,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch_spyre import command_line
 from torch_spyre.errors import InvalidArgument, SpyreError
 from torch_spyre.triton import adapter
 
 
 def main(argv: Sequence[str]) -> int:
-    options = _parser().parse_args(argv)
+    options = make_parser().parse_args(argv)
     sys.path.insert(0, os.getcwd())
     try:
         print(_text(options), end="")
@@ -26,9 +27,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     text = "print the KTIR of a Triton kernel"
-    parser = argparse.ArgumentParser(prog="spyre-ktir from-triton", description=text)
+    parser = argparse.ArgumentParser(prog=f"{command_line.full_name('ktir')} from-triton", description=text)
     parser.add_argument("kernel", metavar="module:kernel")
     add = parser.add_argument
     add("-t", "--type", action="append", default=[], metavar="NAME=TYPE", help="of an argument: *fp16, i32, fp32")
