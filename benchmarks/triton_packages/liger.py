@@ -208,7 +208,12 @@ CASES = [
         lambda x, a, g, b: ops.LigerDyTFunction.apply(x, a, g, b),
         lambda x, a, g, b: torch.tanh(a * x) * g + b,
     ),
-    Case("geglu", some((33, 100), (33, 100)), ops.LigerGELUMulFunction.apply, lambda a, b: F.gelu(a, approximate="tanh") * b),
+    Case(
+        "geglu",
+        some((33, 100), (33, 100)),
+        ops.LigerGELUMulFunction.apply,
+        lambda a, b: F.gelu(a, approximate="tanh") * b,
+    ),
     Case("swiglu", some((33, 100), (33, 100)), ops.LigerSiLUMulFunction.apply, swiglu),
     Case(
         "fused_gate_up_swiglu",

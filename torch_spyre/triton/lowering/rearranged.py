@@ -281,7 +281,8 @@ def _scan(op: Any) -> None:
     names = [inner.name for inner in op.regions[0].block.ops]
     kind = _KINDS.get(names[0]) if len(values) == 1 and len(names) == 2 else None
     if kind is not None:
-        text = f'%s = spyreop.scan %a {{dimension = {dim} : i64, kind = "{kind}"}} : {values[0].type} -> {values[0].type}'
+        of = values[0].type
+        text = f'%s = spyreop.scan %a {{dimension = {dim} : i64, kind = "{kind}"}} : {of} -> {of}'
         values = list(splice.before(op, text, {"a": values[0]}))
     else:
         distance = 1
