@@ -24,7 +24,7 @@ def name(page: Path) -> str:
 
 
 def programs(page: Path) -> set[str]:
-    return {block.run for block in doc_blocks.blocks(page.read_text()) if block.is_program} - {"no"}
+    return {block.run for block in doc_blocks.blocks(page.read_text()) if block.is_program} - {"no", "setup"}
 
 
 def run(page: Path, *options: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code blocks of a documentation page, and a program that runs them in order: ``python doc_blocks.py PAGE [--slow]``.
+"""The code blocks of a documentation page, and a program that runs them: ``python doc_blocks.py PAGE [--slow]``.
 
 What a block is stands in its first line:
 
@@ -12,8 +12,12 @@ What a block is stands in its first line:
 ```` ```text ````, json, toml  is not a program; JSON has to parse
 =============================  =======================================================================
 
-A comment on the line before changes that: ``<!-- run: slow -->`` leaves a block to the slow tests, ``<!-- run: no, <why> -->``
-leaves it out, and ``<!-- run first: <statements> -->`` runs statements that a reader has no use for (a small model).
+A comment on the line before changes that:
+
+* ``<!-- run: slow -->`` leaves a block to the slow tests,
+* ``<!-- run: setup -->`` to whoever starts with nothing (tests/docs/paste_readme.py),
+* ``<!-- run: no, <why> -->`` leaves it out,
+* ``<!-- run first: <statements> -->`` runs statements that a reader has no use for (a small model).
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ KINDS = ("python", "sh", "console", *DATA)
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """`line` is that of the first line of code. `run`: yes, slow or no. `first`: statements to run before it."""
+    """`line` is that of the first line of code. `run`: yes, slow, setup or no. `first`: statements to run before it."""
 
     line: int
     info: str
@@ -89,8 +93,8 @@ def faults(page: str) -> list[str]:
     for block in blocks(page):
         if block.kind not in KINDS and not block.file:
             wrong.append(f"{block.line}: ```{block.info}: is it {', '.join(KINDS)}?")
-        if block.run not in ("yes", "slow", "no") or (block.run == "no" and not block.why_not):
-            wrong.append(f"{block.line}: run: slow, or run: no, and why not")
+        if block.run not in ("yes", "slow", "setup", "no") or (block.run == "no" and not block.why_not):
+            wrong.append(f"{block.line}: run: slow, run: setup, or run: no, and why not")
         if block.is_output and (before is None or not before.is_program):
             wrong.append(f"{block.line}: output of what?")
         if block.kind == "json" and not block.file:
@@ -122,10 +126,10 @@ class Runner:
 
     def __init__(self, page: Path) -> None:
         self._page = page
-        self._names: dict[str, object] = {"__name__": "__main__"}
+        self._names: dict[str, object] = {"__name__": "__main__", "__file__": str(page)}
 
     def run(self, slow: bool) -> None:
-        printed = ""
+        printed: str | None = None  # by the block above, if it ran
         for block in blocks(self._page.read_text()):
             if block.file:
                 Path(block.file).write_text(block.code)
@@ -133,7 +137,7 @@ class Runner:
                 if printed is not None:
                     self._compare(block.line, block.code, printed)
             elif block.is_program:
-                left_out = block.run == "no" or (block.run == "slow" and not slow)
+                left_out = block.run in ("no", "setup") or (block.run == "slow" and not slow)
                 printed = None if left_out else self._one(block)
 
     def _one(self, block: Block) -> str:
@@ -192,9 +196,12 @@ def main() -> None:
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
+        os.environ["HOME"] = folder  # shell completion is installed there
         sys.path[0] = folder  # as for a script in that folder
-        Runner(page).run(options.slow)
-        os.chdir("/")
+        try:
+            Runner(page).run(options.slow)
+        finally:
+            os.chdir("/")
 
 
 if __name__ == "__main__":
