@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PARTS = ("torch_spyre", "sdk", "tests", "docs", "examples", "benchmarks")
 NAMED = re.compile(r"(?<![\w./<-])((?:[\w-]+/)+[\w-]+\.(?:py|cpp|h|md|toml|def))\b")
-MADE = re.compile(r"kernel_repro\.py|first/table\.md|^(inductor|distributed|torch)/")  # by a run, or a file of PyTorch's
+# By a run, or a file of PyTorch's.
+MADE = re.compile(r"kernel_repro\.py|first/table\.md|^(inductor|distributed|torch)/")
 
 
 def test_named_files_exist() -> None:

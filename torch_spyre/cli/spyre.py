@@ -12,7 +12,7 @@ from torch_spyre.cli.commands import commands
 
 _EXAMPLES = """examples:
   spyre doctor
-  spyre explain script.py --html page.html
+  spyre explain --html page.html script.py
   spyre predict llama-3.1-8b --prompt 512"""
 
 

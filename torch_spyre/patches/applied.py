@@ -3,7 +3,15 @@
 
 from __future__ import annotations
 
-from torch_spyre.patches import data_parallel, inductor, jit_checks, reports, saved_files, tensor_methods, triton_kernels
+from torch_spyre.patches import (
+    data_parallel,
+    inductor,
+    jit_checks,
+    reports,
+    saved_files,
+    tensor_methods,
+    triton_kernels,
+)
 
 # Attributes of torch that hold a function of this package once everything is applied, for people who wonder and for the
 # test. Where Triton is installed, `torch.utils._triton.has_triton` is one more.

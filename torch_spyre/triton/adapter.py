@@ -104,7 +104,12 @@ _KEPT = re.compile(r"triton\.language\.standard\.(sort|topk|flip)__")
 def _keep_library_calls(module: Any) -> None:
     """Calls of these functions stay calls, from which the lowering reads what they do."""
     names: list[str] = []
-    module.walk(lambda op: op.get_name() == "tt.func" and names.append(op.get_str_attr("sym_name")))
+
+    def note(op: Any) -> None:
+        if op.get_name() == "tt.func":
+            names.append(op.get_str_attr("sym_name"))
+
+    module.walk(note)
     for name in filter(_KEPT.match, names):
         module.get_function(name).set_attr("noinline", ir.builder(module.context).get_bool_attr(True))
 

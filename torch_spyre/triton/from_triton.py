@@ -34,7 +34,14 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-t", "--type", action="append", default=[], metavar="NAME=TYPE", help="of an argument: *fp16, i32, fp32")
     add("-c", "--constant", action="append", default=[], metavar="NAME=VALUE", help="a tl.constexpr")
-    add("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="an integer argument; of a pointer, its elements")
+    add(
+        "-s",
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an integer argument; of a pointer, its elements",
+    )
     add("-g", "--grid", type=int, nargs="+", default=[1], metavar="SIZE", help="programs on one to three axes")
     add("--passes", action="store_true", help="print the module after every pass")
     return parser

@@ -15,7 +15,7 @@ from torch_spyre.triton.lowering.linear import shape_of
 from torch_spyre.triton.lowering.refusals import refusal
 
 _BYTES = {"f16": 2, "bf16": 2, "i1": 2, "f32": 4, "i32": 4, "i16": 2, "i8": 1, "f8E4M3FN": 1, "f8E5M2": 1}
-_CALL = re.compile(r"triton\.language\.standard\.(sort|topk|flip)__[A-Za-z0-9]+_(.*)$")
+_CALL = re.compile(r"triton\.language\.standard\.(sort|topk|flip)__[a-z0-9]+S[0-9_]+S_(.*)$")
 
 
 def run(module: ModuleOp) -> None:
@@ -281,7 +281,8 @@ def _scan(op: Any) -> None:
     names = [inner.name for inner in op.regions[0].block.ops]
     kind = _KINDS.get(names[0]) if len(values) == 1 and len(names) == 2 else None
     if kind is not None:
-        text = f'%s = spyreop.scan %a {{dimension = {dim} : i64, kind = "{kind}"}} : {values[0].type} -> {values[0].type}'
+        of = values[0].type
+        text = f'%s = spyreop.scan %a {{dimension = {dim} : i64, kind = "{kind}"}} : {of} -> {of}'
         values = list(splice.before(op, text, {"a": values[0]}))
     else:
         distance = 1

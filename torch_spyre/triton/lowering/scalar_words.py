@@ -188,7 +188,7 @@ class _Words:
             self._retype(result, kind, after)
 
     def _retype(self, value: SSAValue, kind: Attribute, before: Operation) -> None:
-        value._type = TensorType(kind, [1])  # type: ignore[misc]
+        value._type = TensorType(kind, [1])
         uses = list(value.uses)
         scalar = _extracted(value, kind, before)
         for use in uses:

@@ -9,7 +9,15 @@ from xdsl.ir import Operation
 from torch_spyre.triton.lowering.splice import erase
 
 _EFFECTS = ("ktdp.store", "tt.store", "tt.atomic_rmw", "tt.descriptor_store", "tt.assert", "func.return", "func.func")
-_ENDS = ("scf.yield", "linalg.yield", "tensor.yield", "tt.reduce.return", "tt.scan.return", "ktdp.region_terminator", "builtin.module")
+_ENDS = (
+    "scf.yield",
+    "linalg.yield",
+    "tensor.yield",
+    "tt.reduce.return",
+    "tt.scan.return",
+    "ktdp.region_terminator",
+    "builtin.module",
+)
 
 
 def run(module: ModuleOp) -> None:

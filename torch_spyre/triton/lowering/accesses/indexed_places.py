@@ -88,7 +88,8 @@ class Places:
         )
         made = text.name(
             f"ktdp.construct_access_tile {view}[{', '.join([zero] * len(self._shape))}] {{access_tile_set = "
-            f"affine_set<({dims}) : ({points})>, access_tile_order = affine_map<({dims}) -> ({dims})>}} : {kind} -> {tile}"
+            f"affine_set<({dims}) : ({points})>, access_tile_order = affine_map<({dims}) -> ({dims})>}} "
+            f": {kind} -> {tile}"
         )
         text.lines.append(f"ktdp.store {value}, {made} : {self._tensor}, {tile}")
         return f"ind({view}[{', '.join(f'%p{d}' for d in self._dims) or '0'}])", kind

@@ -211,7 +211,9 @@ class _Tile:
         if length is None:
             raise LengthNeeded(str(refusal(self._op, "an address from memory, of a tensor whose length is not given")))
         steps = [*zip(self._strides, self._caps, strict=True)]
-        steps += [(factor, size) for (factor, _), size in zip(self._address.offset.digits, sizes_of_digits, strict=True)]
+        steps += [
+            (factor, size) for (factor, _), size in zip(self._address.offset.digits, sizes_of_digits, strict=True)
+        ]
         ahead = sum(step * max(size - 1, 0) for step, size in steps if step > 0)
         back = -sum(step * max(size - 1, 0) for step, size in steps if step < 0)
         number = places.sum(self._rest - Linear(back), self._leaves)
@@ -290,7 +292,8 @@ def _access(
         variables = ", ".join(f"%p{d}" for d in range(len(shape)))
         made = text.name(
             f"ktdp.construct_indirect_access_tile intermediate_variables({variables}) {view}[{what}] "
-            f"{{variables_space_set = {points}, variables_space_order = {order}}} : {', '.join([kind, *indices])} -> {tile}"
+            f"{{variables_space_set = {points}, variables_space_order = {order}}} "
+            f": {', '.join([kind, *indices])} -> {tile}"
         )
     else:
         made = text.name(
