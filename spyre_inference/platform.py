@@ -17,7 +17,7 @@ KV_CACHE_BYTES = 1 * GIB  # unless `--kv-cache-memory-bytes` says otherwise
 
 
 class SpyrePlatform(CpuPlatform):
-    """The host runs vLLM's scheduler and sampler, so its tensors are the CPU's; the model and the KV cache are the card's.
+    """The host runs vLLM's scheduler and sampler, so its tensors are the CPU's; model and KV cache are the card's.
 
     What is inherited from vLLM's CPU platform is what concerns the host: processes, threads, shared memory.
     """

@@ -58,8 +58,8 @@ class SpyreModelRunner(CPUModelRunner):
     def initialize_kv_cache_tensors(
         self, kv_cache_config: KVCacheConfig, kernel_block_sizes: list[int], kv_cache_allocation_context: Any = None
     ) -> dict[str, torch.Tensor]:
-        """Keys and values of each layer, [pages * page size, heads, head size]: a head's pages lie one after the other."""
-        for name, layer in get_layers_from_vllm_config(self.vllm_config, Attention).items():
+        """Keys and values of each layer, [pages * page size, heads, head size]: a head has a run of memory."""
+        for layer in get_layers_from_vllm_config(self.vllm_config, Attention).values():
             rows = kv_cache_config.num_blocks * PAGE
             keys = torch.zeros(rows, layer.num_kv_heads, layer.head_size, dtype=torch.float16).to(self.card)
             values = torch.zeros(rows, layer.num_kv_heads, layer.head_size_v, dtype=torch.float16).to(self.card)
@@ -77,9 +77,7 @@ class SpyreModelRunner(CPUModelRunner):
         for count in self.buckets.heads:
             self._logit_step(count)
         seconds = time.perf_counter() - began
-        logger.info(
-            "%d sizes of a step and %d of logits are ready, in %.1f s", len(sizes), len(self.logit_steps), seconds
-        )
+        logger.info("%d sizes of steps, %d of logits are ready, in %.1f s", len(sizes), len(self.logit_steps), seconds)
         return seconds
 
     def _model_forward(

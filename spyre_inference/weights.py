@@ -12,7 +12,7 @@ from torch_spyre.device.tensors import to_with_layout
 
 
 def onto_card(model: nn.Module, device: torch.device) -> None:
-    """Parameters and buffers, in place. vLLM's kinds of parameters know how to be loaded; after that they are plain ones."""
+    """Parameters and buffers, in place. vLLM's kinds of parameters know how to be loaded; now they are plain ones."""
     done: dict[int, torch.Tensor] = {}
     kept: list[torch.Tensor] = []  # so that no id is given twice
 
@@ -32,7 +32,7 @@ def onto_card(model: nn.Module, device: torch.device) -> None:
         multiplied = isinstance(owner, (LinearBase, VocabParallelEmbedding))
         for name, parameter in owner._parameters.items():
             if parameter is not None:
-                owner._parameters[name] = moved(parameter, multiplied and name == "weight")  # type: ignore[assignment]
+                owner._parameters[name] = moved(parameter, multiplied and name == "weight")
         for name, buffer in owner._buffers.items():
             if buffer is not None:
                 owner._buffers[name] = moved(buffer, False)

@@ -31,7 +31,7 @@ class SpyreWorker(cpu_worker.CPUWorker):
     def determine_available_memory(self) -> int:
         given = self.cache_config.kv_cache_memory_bytes
         assert given is not None  # the platform sets it
-        return given
+        return int(given)
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         seconds = self.model_runner.warm_up()

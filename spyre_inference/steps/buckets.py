@@ -56,9 +56,8 @@ class Buckets:
             rows = _holding(self.single, tiles, "sequences")
             return Sizes(rows, rows, 1, _holding(self._pairs(rows), pairs, "pages"), self.limits.most)
         rows = _holding(self.mixed, len(batch.slots), "rows")
-        return Sizes(
-            rows, self._tiles(rows), tile, _holding(self._pairs(self._tiles(rows)), pairs, "pages"), self.limits.most
-        )
+        room = self._tiles(rows)
+        return Sizes(rows, room, tile, _holding(self._pairs(room), pairs, "pages"), self.limits.most)
 
     def _tiles(self, rows: int) -> int:
         return min(rows // TILE + self.limits.sequences, rows)

@@ -3,9 +3,9 @@
 
 The work is a list of pairs: a tile of query rows of one sequence, and a page of that sequence's keys. Which tile and
 which page are values in tables on the card, so one program serves every batch of about as many pairs: no loop over
-sequences, no rectangle of sequences by lengths. Each pair gives sums of exponentials and of weighted values, relative to
-the maximum over all pages of the row; the sums of a row are added page after page, in fp32. A row's result so depends
-on its own sequence alone, bit by bit: not on what else is in the batch, nor on which rows share its tile.
+sequences, no rectangle of sequences by lengths. Each pair gives sums of exponentials and of weighted values, relative
+to the maximum over all pages of the row; the sums of a row are added page after page, in fp32. A row's result so
+depends on its own sequence alone, bit by bit: not on what else is in the batch, nor on which rows share its tile.
 """
 
 from __future__ import annotations
