@@ -21,6 +21,7 @@ class Case:
     call: Callable[..., Any]
     formula: Callable[..., Any]
     gradients: bool = True
+    tolerance: float = 2e-4
 
 
 def outputs(function: Callable[..., Any], inputs: Sequence[torch.Tensor], gradients: bool) -> Values:

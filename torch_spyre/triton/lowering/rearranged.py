@@ -15,7 +15,7 @@ from torch_spyre.triton.lowering.linear import shape_of
 from torch_spyre.triton.lowering.refusals import refusal
 
 _BYTES = {"f16": 2, "bf16": 2, "i1": 2, "f32": 4, "i32": 4, "i16": 2, "i8": 1, "f8E4M3FN": 1, "f8E5M2": 1}
-_CALL = re.compile(r"triton\.language\.standard\.(sort|topk|flip)__[A-Za-z0-9]+_(.*)$")
+_CALL = re.compile(r"triton\.language\.standard\.(sort|topk|flip)__[a-z0-9]+S[0-9_]+S_(.*)$")
 
 
 def run(module: ModuleOp) -> None:
