@@ -6,10 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
-pytest.importorskip("vllm", reason="vLLM is in .venv-serving only")
-
 COUNT = """
 from torch_spyre.predict import configs
 from torch_spyre.predict.serving import simulate
