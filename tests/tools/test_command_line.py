@@ -171,6 +171,7 @@ def test_doctor_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         ["perf", "devices", "--json"],
         ["predict", "--list", "--json"],
         ["numerics", "--list", "--json"],
+        ["ktir", "example", "--json"],
         ["ktir", "check", "EXAMPLE", "--json"],
         ["ktir", "run", "EXAMPLE", "--json"],
         ["ktir", "time", "EXAMPLE", "-n", "1", "--json"],
@@ -193,6 +194,15 @@ def test_json_names_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_examples_have_names() -> None:
     with pytest.raises(InvalidArgument, match="matmul, softmax, vector_add"):
         ktir.example("conv")
+
+
+def test_examples_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["ktir", "example"]) == 0
+    assert capsys.readouterr().out.split() == ktir.examples()
+    assert call(["ktir", "example", "softmax"]) == 0
+    assert capsys.readouterr().out == ktir.example("softmax").read_text()
+    assert call(["ktir", "example", "conv"]) == 2
+    assert "no KTIR example 'conv'" in capsys.readouterr().err
 
 
 def test_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ class Import:
 def layers() -> dict[str, int]:
     """Names in the block under "Layers" of the page, lowest first; each line is a layer, names on a line are equals."""
     text = (ROOT / "docs" / "architecture.md").read_text()
-    found = re.search(r"^## Layers\n.*?^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    found = re.search(r"^## Layers\n.*?^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert found is not None
     return {
         name: height for height, line in enumerate(found[1].splitlines()) for name in line.partition("#")[0].split()
