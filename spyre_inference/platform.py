@@ -13,6 +13,7 @@ from torch_spyre.errors import UnsupportedOp
 
 PAGE = 64  # keys of a page: one stick of scores
 GIB = 1 << 30
+DEFAULT_ROWS, DEFAULT_SEQUENCES = 256, 8  # of a step: each size more is compiled at the first start
 KV_CACHE_BYTES = 1 * GIB  # unless `--kv-cache-memory-bytes` says otherwise
 
 
@@ -45,6 +46,10 @@ class SpyrePlatform(CpuPlatform):
         custom = vllm_api.AttentionBackendEnum.CUSTOM
         vllm_api.register_backend(custom, "spyre_inference.attention.backend.SpyreAttentionBackend")
         return str(custom.get_path())
+
+    @classmethod
+    def pre_register_and_update(cls, parser: Any = None) -> None:
+        vllm_api.set_batch_defaults(DEFAULT_ROWS, DEFAULT_SEQUENCES)
 
     @classmethod
     def opaque_attention_op(cls) -> bool:
