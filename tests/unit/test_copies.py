@@ -33,6 +33,7 @@ DTYPES = [
     torch.int8,
     torch.uint8,
     torch.float8_e4m3fn,
+    torch.float8_e5m2,
     torch.float8_e5m2fnuz,
 ]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]

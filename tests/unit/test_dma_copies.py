@@ -18,7 +18,7 @@ from torch_spyre._C import DataFormats, SpyreTensorLayout, empty_with_layout, ge
 LARGEST = (2 - 2**-8) * 2.0**32  # of SEN169_FP16: the code below the merged NaN/Inf
 
 EXACT = [torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
-EXACT += [torch.float8_e4m3fn, torch.float8_e5m2fnuz]
+EXACT += [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e5m2fnuz]
 
 
 def sen169(values: torch.Tensor) -> torch.Tensor:
@@ -33,7 +33,7 @@ def host_values(size: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> tor
     generator = torch.Generator().manual_seed(seed)
     if dtype == torch.bool:
         return torch.randint(0, 2, size, generator=generator).bool()
-    if dtype in (torch.float8_e4m3fn, torch.float8_e5m2fnuz):
+    if dtype.itemsize == 1 and dtype.is_floating_point:
         return torch.randn(size, generator=generator).to(dtype)
     if dtype.is_floating_point:
         return torch.randn(size, generator=generator).to(dtype)
@@ -42,7 +42,7 @@ def host_values(size: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> tor
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.dtype in (torch.float8_e4m3fn, torch.float8_e5m2fnuz):
+    if a.dtype.itemsize == 1 and a.dtype.is_floating_point:
         a, b = a.view(torch.uint8), b.view(torch.uint8)
     return a.dtype == b.dtype and torch.equal(a, b)
 

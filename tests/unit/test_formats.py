@@ -32,6 +32,7 @@ TABLE = {
     torch.int8: (DataFormats.SENINT8, 128),
     torch.uint8: (DataFormats.SENUINT32, 32),
     torch.float8_e4m3fn: (DataFormats.SEN143_FP8, 128),
+    torch.float8_e5m2: (DataFormats.SEN152_FP8, 128),
     torch.float8_e5m2fnuz: (DataFormats.SEN152_FP8, 128),
 }
 UNSUPPORTED = [
@@ -39,7 +40,6 @@ UNSUPPORTED = [
     torch.complex32,
     torch.complex64,
     torch.complex128,
-    torch.float8_e5m2,
     torch.float8_e4m3fnuz,
     torch.uint16,
     torch.uint32,

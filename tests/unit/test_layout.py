@@ -214,6 +214,7 @@ def test_data_formats() -> None:
         (torch.int8, "SENINT8", 128),
         (torch.uint8, "SENUINT32", 32),
         (torch.float8_e4m3fn, "SEN143_FP8", 128),
+        (torch.float8_e5m2, "SEN152_FP8", 128),
         (torch.float8_e5m2fnuz, "SEN152_FP8", 128),
     ],
 )
@@ -222,7 +223,7 @@ def test_device_dtype(dtype: torch.dtype, name: str, elements: int) -> None:
     assert get_elem_in_stick(dtype) == elements
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.float8_e5m2, torch.uint16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.float8_e4m3fnuz, torch.uint16])
 def test_unsupported_dtypes_are_invalid(dtype: torch.dtype) -> None:
     assert get_device_dtype(dtype) == DataFormats.INVALID
 

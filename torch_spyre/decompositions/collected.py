@@ -11,6 +11,7 @@ import torch
 
 from torch_spyre.constants import FLOAT16_TOP
 from torch_spyre.decompositions import (
+    eight_bit,
     embedding_bags,
     fake_quantize,
     fixed_steps,
@@ -25,7 +26,6 @@ from torch_spyre.decompositions import (
     scatters,
 )
 from torch_spyre.decompositions.attention import safe_softmax
-from torch_spyre.decompositions.custom import matmul
 from torch_spyre.decompositions.images import grid_sampling, pooling, resampling
 from torch_spyre.decompositions.images.convolution import convolution, convolution_backward
 from torch_spyre.errors import UnsupportedOp
@@ -47,25 +47,6 @@ def _baddbmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     if beta == 0:
         return product
     return (x if beta == 1 else x * beta) + product
-
-
-def _scaled_mm(
-    a: Any,
-    b: Any,
-    scale_a: Any,
-    scale_b: Any,
-    bias: Any = None,
-    scale_result: Any = None,
-    out_dtype: torch.dtype | None = None,
-    use_fast_accum: bool = False,
-) -> Any:
-    """Products of fp8 codes summed in fp32; scales are per tensor, or per row of a and per column of b."""
-    product = matmul(a, b, out_dtype=torch.float32) * scale_a * scale_b
-    if bias is not None:
-        product = product + bias
-    if scale_result is not None:
-        product = product * scale_result
-    return product.to(out_dtype or a.dtype)
 
 
 def _bucketize(x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
@@ -276,6 +257,7 @@ def _shift_of_bools(shift: Any) -> Decomposition:
 
 
 TABLE: dict[Any, Decomposition] = {
+    **eight_bit.TABLE,
     **embedding_bags.TABLE,
     **fake_quantize.TABLE,
     **packed_weights.TABLE,
@@ -311,7 +293,6 @@ TABLE: dict[Any, Decomposition] = {
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
     aten.baddbmm.default: _baddbmm,
-    aten._scaled_mm.default: _scaled_mm,
     aten.bucketize.Tensor: _bucketize,
     aten.histc.default: _histc,
     aten.searchsorted.Tensor: _searchsorted,

@@ -69,6 +69,8 @@ _FEW = 8
 _OF_ONE_DTYPE = frozenset(("nll_loss_forward", "nll_loss2d_forward"))
 # Run on the host, where sums of values must equal sizes.
 _OF_VALUES = frozenset(("repeat_interleave", "segment_reduce"))
+# Their decompositions look at more forms of scales than the CPU has kernels for, and refuse the others.
+_BY_DECOMPOSITION = frozenset((aten._scaled_mm.default, aten._scaled_mm_v2.default))
 # Ops that write the same element twice without harm on the CPU, where the last three warn.
 OVERLAPPING = frozenset("fill_ zero_ masked_fill_ index_fill_ index_put_ _index_put_impl_".split())
 _PUBLIC: dict[Any, Callable[..., Any]] = {
@@ -104,7 +106,7 @@ def numbers_as_tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 def check(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raises what PyTorch raises on the CPU for such a call."""
-    if op.namespace != "aten" or name_of(op) in _OF_VALUES:
+    if op.namespace != "aten" or name_of(op) in _OF_VALUES or op in _BY_DECOMPOSITION:
         return
     with torch._C.DisableTorchFunction():
         call = numbers_as_tensors(op, args, kwargs)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torch_spyre.backend.program.instructions import MatmulInst
 from torch_spyre.formats import CODE
 from torch_spyre.perf import batches
 from torch_spyre.perf.batches import Tile
@@ -131,9 +132,11 @@ def _array(work: Work, tile: Tile, device: Device) -> float:
     if work.name == LANES:
         return tile.batch * tile.m * tile.k / (device["sfp.lanes_fp32_matmul"] * device["cores.clock"])
     macs = tile.batch * tile.m * tile.n * max(tile.k, 64)
-    if work.format == CODE["IEEE_FP32"]:
+    formats = _formats(work)
+    if CODE["IEEE_FP32"] in formats:
         return macs / (device["sfp.lanes_fp32_matmul"] * device["cores.clock"])
-    rate = device[_RATES.get(work.format, "pt.macs_fp16")] * device["cores.clock"]
+    # Operands of two formats: no source says how the array takes them, so at the rate of the slower one.
+    rate = min(device[_RATES.get(format, "pt.macs_fp16")] for format in formats) * device["cores.clock"]
     # Few rows do not hide that the array takes in the next weights; a K split waits longer than that.
     filled = min(1.0, math.pow(tile.m / device["pt.full_rows"], device["pt.short_rows"]))
     if work.ways > 1:
@@ -142,6 +145,11 @@ def _array(work: Work, tile: Tile, device: Device) -> float:
     if work.inputs[0].cohort == work.cores:
         time *= 1 + device["pt.shared_a"]
     return time
+
+
+def _formats(work: Work) -> set[int]:
+    """Of the two operands."""
+    return {work.inst.a.format, work.inst.b.format} if isinstance(work.inst, MatmulInst) else {work.format}
 
 
 def _write(work: Work, tile: Tile, device: Device) -> float:

@@ -38,12 +38,14 @@ REDUCTIONS = (
     aten.sum, aten.amax, aten.amin, aten.max, aten.min, aten.mean, aten.prod, aten.any, aten.all, aten.argmax,
     aten.argmin,
 )  # fmt: skip
+EIGHT_BIT_FLOATS = {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e5m2fnuz}
+EIGHT_BIT = {torch.int8, *EIGHT_BIT_FLOATS}
 
 
 def _dot(a: ir.TensorBox, b: ir.TensorBox, dtype: torch.dtype | None = None) -> ir.TensorBox:
     """Batched matrix product as one reduction whose body is `ops.dot` of two plain loads."""
     dtype = dtype or a.get_dtype()
-    if a.get_dtype() != b.get_dtype():
+    if a.get_dtype() != b.get_dtype() and not (a.get_dtype() in EIGHT_BIT_FLOATS and b.get_dtype() in EIGHT_BIT_FLOATS):
         raise UnsupportedOp(
             "matmul: expected both operands and their product to have the same dtype, but got: "
             f"{a.get_dtype()} != {b.get_dtype()}; convert one of them first"
@@ -121,11 +123,19 @@ def _windows(
 
 
 def _is_copy(x: ir.TensorBox) -> bool:
-    """Elements of one buffer in another order or repeated: the product reads them where they are."""
+    """Elements of one buffer in another order or repeated: the product reads them where they are. So it does with
+    8-bit elements as numbers of another dtype, which it makes of them as it reads."""
     node: Any = x
     while isinstance(node, (ir.TensorBox, ir.StorageBox, ir.BaseView)):
         node = node.data
-    return isinstance(node, ir.Pointwise) and set(node.inner_fn_opcount().used_ops) == {"load"}
+    if not isinstance(node, ir.Pointwise):
+        return False
+    used = set(node.inner_fn_opcount().used_ops)
+    return used == {"load"} or (used == {"load", "to_dtype"} and _read_dtypes(node) <= EIGHT_BIT)
+
+
+def _read_dtypes(node: ir.Pointwise) -> set[torch.dtype]:
+    return {V.graph.get_dtype(dep.name) for dep in node.get_reads()}
 
 
 def _divide(a: Any, b: Any) -> Any:

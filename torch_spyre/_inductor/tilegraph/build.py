@@ -20,7 +20,7 @@ from torch._inductor.virtualized import V
 from torch_spyre._inductor import hints
 from torch_spyre._inductor.debug import provenance
 from torch_spyre._inductor.tilegraph.carried import UNDEFINED, Assertion, Ranking, Windows
-from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, dtype_name, is_float
+from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, decoded_by_products, dtype_name, is_float
 from torch_spyre._inductor.tilegraph.forward import forward_copies
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import BASE, Index
@@ -303,7 +303,7 @@ class Builder:
         names = [*kept, *(f"k{i}" for i in range(len(rdims) - 1)), "k"]
         rename = {old: new for (old, _), new in zip(dims + rdims, names, strict=True)}
         loads = []
-        for arg in expr.args:
+        for arg in decoded_by_products(expr.args):
             leaf = self._stored(arg, tuple(dims + rdims), root.origin)
             loads.append(Load(leaf.buffer, leaf.index.rename(rename)))
         sizes = {rename[d]: n for d, n in dims + rdims}

@@ -26,6 +26,7 @@ _FORMATS = {
     "bfloat16": "SEN169_FP16",
     "bool": "SEN169_FP16",
     "float8_e4m3fn": "SEN143_FP8",
+    "float8_e5m2": "SEN152_FP8",
     "float8_e5m2fnuz": "SEN152_FP8",
 }
 _WORDS = {"int64": (-(2**31), 2**31 - 1), "int32": (-(2**31), 2**31 - 1)}

@@ -23,7 +23,9 @@ SIXTEEN_BIT = ("float16", "bfloat16", "bool")
 WIDE_INTEGERS = ("int32", "int64")
 BITS = {"int64": 32, "int32": 32, "int16": 16, "int8": 8, "uint8": 8}  # of the values, as the card keeps them
 NARROW = ("int16", "int8", "uint8")
-_CONVERTIBLE = (*SIXTEEN_BIT, *BITS, "float32", "float8_e4m3fn", "float8_e5m2fnuz")
+FIVE_BIT_EXPONENTS = ("float8_e5m2", "float8_e5m2fnuz")  # on the card the same
+EIGHT_BIT_FLOATS = ("float8_e4m3fn", *FIVE_BIT_EXPONENTS)
+_CONVERTIBLE = (*SIXTEEN_BIT, *BITS, "float32", *EIGHT_BIT_FLOATS)
 _INT32 = (-(2**31), 2**31 - 1)
 _FLOAT16_INFINITE = 65520.0  # from here on float16 has infinity
 
@@ -89,9 +91,9 @@ def cast(x: Expr, dtype: str, float_scalar: Callable[[Expr, str], Expr | None] =
         return Expr("fp32todl16", dtype, (x,))
     if dtype == "bool":
         return Expr("notequal", dtype, (x, const(0, x.dtype)))
-    if any(x.dtype in same and dtype in same for same in (SIXTEEN_BIT, WIDE_INTEGERS)):
+    if any(x.dtype in same and dtype in same for same in (SIXTEEN_BIT, WIDE_INTEGERS, FIVE_BIT_EXPONENTS)):
         return Expr("identity", dtype, (x,))
-    if x.dtype == "float8_e4m3fn" and dtype in ("float16", "bfloat16"):
+    if x.dtype in EIGHT_BIT_FLOATS and dtype in ("float16", "bfloat16"):
         return Expr("fp8todl16", dtype, (x,))
     if dtype == "uint8" and x.dtype not in BITS:  # -1.0 is 255, as on the host
         x = cast(x, "int32")
@@ -125,3 +127,20 @@ def _wrapped(x: Expr, dtype: str) -> Expr:
         return low
     borrow = apply("maximum", apply("minimum", low, 0), -1)  # -1 where the value is negative, else 0
     return Expr("sub", "int32", (low, apply("mul", borrow, 1 << bits)))
+
+
+def decoded_by_products(factors: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The factors of a product of floats, with 8-bit elements in place of the floats that are made of them, each of
+    which is exact: the card's array decodes as it reads. Of two int8 factors one stays a float, as the array would sum
+    int8 products as integers."""
+    left, right = (_eight_bit_source(x) or x for x in factors)
+    if left.dtype == right.dtype == "int8":
+        left = factors[0]
+    return left, right
+
+
+def _eight_bit_source(x: Expr) -> Expr | None:
+    if x.op not in ("convert", "fp8todl16") or x.dtype not in ("float16", "bfloat16", "float32"):
+        return None
+    (source,) = x.args
+    return source if source.op == "load" and source.dtype in ("int8", *EIGHT_BIT_FLOATS) else None

@@ -292,13 +292,18 @@ def _is_product_sum(block: Any) -> bool:
     if getattr(mul, "name", "") not in ("arith.mulf", "arith.muli"):
         return False
     factors = [_unwidened(v) for v in mul.operands]  # type: ignore[union-attr]
+    # A product of whole numbers as floats is not one of the array, which sums integers.
+    if all(is_integer_type(element_name(v)) for v in factors) and not is_integer_type(element_name(block.args[2])):
+        return False
     return factors in ([block.args[0], block.args[1]], [block.args[1], block.args[0]])
 
 
 def _unwidened(value: SSAValue) -> SSAValue:
     owner = value.owner
-    widens = isinstance(owner, Operation) and owner.name in ("arith.extf", "arith.extsi")
-    return owner.operands[0] if isinstance(owner, Operation) and widens else value
+    if not isinstance(owner, Operation):
+        return value
+    exact = owner.name == "arith.sitofp" and element_name(owner.operands[0]) == "i8"
+    return owner.operands[0] if exact or owner.name in ("arith.extf", "arith.extsi") else value
 
 
 def _contraction(selector: Selector, op: Any, maps: Any, reduced: set[int]) -> bool:

@@ -4,6 +4,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/Float8_e5m2.h>
+#include <c10/util/Float8_e5m2fnuz.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "device.h"
 #include "errors.h"
@@ -30,10 +36,46 @@ card::HostTensor host_tensor(const void* data, int format, c10::IntArrayRef size
   return {const_cast<void*>(data), format, size.vec(), stride.vec()};
 }
 
-/// uint8 has no host format of one byte: its elements are 32-bit words on the card and travel as int32.
-at::Tensor as_words(const void* host, c10::IntArrayRef size, c10::IntArrayRef stride) {
-  auto bytes = at::from_blob(const_cast<void*>(host), size, stride, at::TensorOptions().dtype(at::kByte));
-  return bytes.to(at::kInt).contiguous();
+/// dtypes that have no host format of their own travel as another one. uint8 has elements of 32 bits on the card and
+/// travels as int32; float8_e5m2 is kept in the format of float8_e5m2fnuz, whose codes it takes on the host.
+bool is_repacked(at::ScalarType dtype) { return dtype == at::kByte || dtype == at::kFloat8_e5m2; }
+
+/// Infinity becomes the largest number, -0 becomes 0, NaN stays. Every other value of float8_e5m2 is one of
+/// float8_e5m2fnuz; back, what lies between two subnormal numbers goes to the even one.
+template <class From, class To>
+std::array<uint8_t, 256> make_codes() {
+  std::array<uint8_t, 256> codes;
+  for (int code = 0; code < 256; ++code) {
+    const auto x = static_cast<float>(From(static_cast<uint8_t>(code), From::from_bits()));
+    constexpr float kMost = 57344.0f;
+    codes[code] = To(std::isnan(x) ? x : std::clamp(x, -kMost, kMost)).x;
+  }
+  return codes;
+}
+
+template <class From, class To>
+void recode(at::Tensor bytes) {
+  static const auto codes = make_codes<From, To>();
+  auto* p = bytes.data_ptr<uint8_t>();
+  std::transform(p, p + bytes.numel(), p, [](uint8_t code) { return codes[code]; });
+}
+
+at::Tensor host_view(const void* host, at::ScalarType dtype, c10::IntArrayRef size, c10::IntArrayRef stride) {
+  return at::from_blob(const_cast<void*>(host), size, stride, at::TensorOptions().dtype(dtype));
+}
+
+/// A copy of a host tensor as it travels.
+at::Tensor packed(const void* host, at::ScalarType dtype, c10::IntArrayRef size, c10::IntArrayRef stride) {
+  const auto bytes = host_view(host, at::kByte, size, stride);
+  if (dtype == at::kByte) return bytes.to(at::kInt).contiguous();
+  auto copy = at::empty(size, bytes.options()).copy_(bytes);
+  recode<c10::Float8_e5m2, c10::Float8_e5m2fnuz>(copy);
+  return copy;
+}
+
+void unpack(at::Tensor travelled, void* host, at::ScalarType dtype, c10::IntArrayRef stride) {
+  if (dtype != at::kByte) recode<c10::Float8_e5m2fnuz, c10::Float8_e5m2>(travelled);
+  host_view(host, at::kByte, travelled.sizes(), stride).copy_(travelled);
 }
 
 }  // namespace
@@ -49,11 +91,10 @@ void dma_in(const void* host, c10::ScalarType host_dtype, c10::IntArrayRef host_
   auto& card = card_of(record.device);
   const int stream = current_stream_id(record.device);
   const auto device = device_tensor(record, stride, offset);
-  if (host_dtype == at::kByte) {
-    const auto words = as_words(host, size, host_stride);
-    with_memory([&] {
-      card.dma_in(host_tensor(words.data_ptr(), device.format, size, words.strides()), device, true, stream);
-    });
+  if (is_repacked(host_dtype)) {
+    const auto sent = packed(host, host_dtype, size, host_stride);
+    with_memory(
+        [&] { card.dma_in(host_tensor(sent.data_ptr(), device.format, size, sent.strides()), device, true, stream); });
     return;
   }
   const auto format = static_cast<int>(host_format(host_dtype));
@@ -71,12 +112,11 @@ void dma_out(const StorageRecord& record, c10::IntArrayRef size, c10::IntArrayRe
   }
   const int stream = current_stream_id(record.device);
   const auto device = device_tensor(record, stride, offset);
-  if (host_dtype == at::kByte) {
-    auto words = at::empty(size, at::TensorOptions().dtype(at::kInt));
-    on_card([&] {
-      card.dma_out(device, host_tensor(words.data_ptr(), device.format, size, words.strides()), true, stream);
-    });
-    at::from_blob(host, size, host_stride, at::TensorOptions().dtype(at::kByte)).copy_(words);
+  if (is_repacked(host_dtype)) {
+    auto came = at::empty(size, at::TensorOptions().dtype(host_dtype == at::kByte ? at::kInt : at::kByte));
+    on_card(
+        [&] { card.dma_out(device, host_tensor(came.data_ptr(), device.format, size, came.strides()), true, stream); });
+    unpack(came, host, host_dtype, host_stride);
     return;
   }
   const auto format = static_cast<int>(host_format(host_dtype));

@@ -222,9 +222,8 @@ class Decoder {
     for (int k = n + 1; k < i.rank; ++k) need_still(i, 0, k, "c moves along k");
     need_still(i, 1, n, "a moves along n");
     need_still(i, 2, m, "b moves along m");
-    bool a8 = ops[1].format == Format::SENINT8, b8 = ops[2].format == Format::SENINT8;
-    if (a8 != b8) fail("SENINT8 multiplies only with SENINT8");
-    Format accumulator = a8 ? Format::IEEE_INT32 : Format::IEEE_FP32;
+    const bool bytes = ops[1].format == Format::SENINT8 && ops[2].format == Format::SENINT8;
+    Format accumulator = bytes ? Format::IEEE_INT32 : Format::IEEE_FP32;
     if (i.accumulates() && ops[0].format != accumulator)
       fail(std::string("c as initial value must be ") + format_name(accumulator));
   }

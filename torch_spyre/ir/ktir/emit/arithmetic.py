@@ -64,6 +64,10 @@ def is_float(element: Attribute) -> bool:
     return isinstance(element, _FloatType)
 
 
+def is_eight_bit(element: Attribute) -> bool:
+    return element == i8 or isinstance(element, (Float8E4M3FNType, Float8E5M2Type))
+
+
 def fits_f16(value: float) -> bool:
     """Is the value the same as an f16 literal, as a number of the card's format (9 mantissa bits), and in fp32?"""
     if value == 0 or not pymath.isfinite(value):
@@ -186,8 +190,8 @@ def contraction(batch: int, summed: int, a: SSAValue, b: SSAValue, out: SSAValue
     dims = [AffineExpr.dimension(i) for i in range(batch + 2 + summed)]
     batches, (m, n), k = dims[:batch], dims[batch : batch + 2], dims[batch + 2 :]
     maps = [AffineMapAttr(AffineMap(len(dims), 0, (*batches, *rest))) for rest in ((m, *k), (*k, n), (m, n))]
-    narrow, wide = arith_ops.element_type(a.type), arith_ops.element_type(out.type)
-    block = Block(arg_types=[narrow, narrow, wide])
+    wide = arith_ops.element_type(out.type)
+    block = Block(arg_types=[arith_ops.element_type(a.type), arith_ops.element_type(b.type), wide])
 
     def add(op: Operation) -> SSAValue:
         block.add_op(op)

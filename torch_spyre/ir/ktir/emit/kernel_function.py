@@ -27,6 +27,7 @@ from torch_spyre.ir.ktir.emit.arithmetic import (
     compute_type,
     contraction,
     convert,
+    is_eight_bit,
     is_float,
     pointwise,
     positions,
@@ -323,11 +324,14 @@ class _OpEmitter:
         out_dims = self._dims([*batch, m, n])
         a = self._value(op.inputs[0], self._dims([*batch, m, *k]))
         b = self._value(op.inputs[1], self._dims([*batch, *k, n]))
-        element = f32 if is_float(element_type(a.type)) else i32
-        if a.type.element_type != b.type.element_type:  # type: ignore[attr-defined]
+        types = [element_type(x.type) for x in (a, b)]
+        element = f32 if any(map(is_float, types)) else i32
+        mixed = types[0] != types[1]
+        if mixed and not any(map(is_eight_bit, types)):  # the array decodes 8-bit operands itself
             a, b = convert(self._add, a, element), convert(self._add, b, element)
+            mixed = False
         init = self.head.splat(self.head.scalar(0, element), out_dims)
-        if len(batch) > 1 or summed > 1:
+        if len(batch) > 1 or summed > 1 or mixed:  # named products have operands of one type
             value = self._add(contraction(len(batch), summed, a, b, init))
         else:
             value = self._add((BatchMatmulOp if batch else MatmulOp)([a, b], [init]))
