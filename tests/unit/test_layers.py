@@ -118,6 +118,14 @@ def test_no_import_goes_up() -> None:
     assert not wrong
 
 
+def test_serving_stands_above() -> None:
+    """`spyre_inference` imports this package, which knows it by name only, to start it."""
+    for module, file in modules().items():
+        tree = ast.parse(file.read_text())
+        found = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))]
+        assert not [line for line in found if "spyre_inference" in line], module
+
+
 def names_the_version(found: Import) -> bool:
     """`from torch_spyre import __version__` asks for no more than a constant."""
     line = modules()[found.source].read_text().splitlines()[found.line - 1]
