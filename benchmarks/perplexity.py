@@ -2,8 +2,9 @@
 """python benchmarks/perplexity.py [--tokens 4096] [--only WORD ...]: what 8-bit weights cost SmolLM2 in perplexity.
 
 The model reads a public-domain text (benchmarks/data) in windows of 512 tokens on the card: once with fp16 weights,
-then with each 8-bit form. Printed are perplexities, their ratio to fp16, and the mean cosine of the logits with those of
-fp16. Ends with an error if a form is off by more than its limit, or if an operation ran on the host.
+then with each 8-bit form. Printed are perplexities, how much larger than with fp16 they are, and the mean cosine of
+the logits with those of fp16. Ends with an error if a form is off by more than its limit, or if an operation ran on
+the host.
 """
 
 from __future__ import annotations

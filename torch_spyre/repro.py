@@ -46,7 +46,7 @@ def main(
         graph = Graph.from_json(graph_json)
         values = _saved(graph, saved) if saved.exists() and not options.random else random_inputs(graph, options.seed)
         where = f"of {saved}" if saved.exists() and not options.random else f"random, seed {options.seed}"
-        print(f"{graph.name}: {len(graph.nodes)} ops, {len(inputs)} inputs ({where})")
+        print(f"{graph.name}: {len(graph.nodes)} ops, {len(inputs)} input{'s' * (len(inputs) != 1)} ({where})")
         text = ktir if options.dumped else Path(options.ktir).read_text() if options.ktir else None
         launcher, program = _compile(graph, graph_json, inputs, text, ktir)
         tensors = [on_card(graph.buffers[n], d, v) for n, d, v in zip(graph.inputs, inputs, values, strict=True)]

@@ -25,6 +25,12 @@ _PYTEST = "{python} -m pytest -q -n 2 -m"
 _SANITIZED = "{python} tests/sanitized.py"
 
 STAGES = [
+    _stage(
+        "readme",
+        "what a person pastes from README, into an empty environment",
+        25,
+        "{python} tests/docs/paste_readme.py",
+    ),
     _stage("lint", "style, types, workflow files", 5, "make lint"),
     _stage("tests", "every test that is not slow", 30, f"{_PYTEST} 'not slow' tests"),
     _stage(

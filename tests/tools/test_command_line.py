@@ -32,7 +32,7 @@ BAD = {
     "predict": (["no-such-model"], "known are"),
     "numerics": (["no-such-model"], "no model 'no-such-model'"),
     "perf": (["devices", "no-such-device"], "no-such-device"),
-    "serve": (["some-model"], "pip install spyre_inference"),
+    "serve": (["some-model"], "make serve"),
     "sdk": (["run", "--checkout", "/no/such/folder", "--sdk", "/none", "--", "true"], "/no/such/folder"),
     "completion": (["csh"], "csh"),
 }
@@ -56,7 +56,7 @@ def test_help_has_an_example_and_the_version_is_told(name: str, capsys: pytest.C
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bad_input_gets_a_message(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if name == "serve" and any(importlib.util.find_spec(p) for p in ("vllm", "spyre_inference")):
+    if name == "serve" and importlib.util.find_spec("vllm"):
         pytest.skip("the serving package is installed")
     words, problem = BAD[name]
     assert call([name, *words]) == 2
@@ -171,6 +171,7 @@ def test_doctor_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         ["perf", "devices", "--json"],
         ["predict", "--list", "--json"],
         ["numerics", "--list", "--json"],
+        ["ktir", "example", "--json"],
         ["ktir", "check", "EXAMPLE", "--json"],
         ["ktir", "run", "EXAMPLE", "--json"],
         ["ktir", "time", "EXAMPLE", "-n", "1", "--json"],
@@ -193,6 +194,15 @@ def test_json_names_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_examples_have_names() -> None:
     with pytest.raises(InvalidArgument, match="matmul, softmax, vector_add"):
         ktir.example("conv")
+
+
+def test_examples_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["ktir", "example"]) == 0
+    assert capsys.readouterr().out.split() == ktir.examples()
+    assert call(["ktir", "example", "softmax"]) == 0
+    assert capsys.readouterr().out == ktir.example("softmax").read_text()
+    assert call(["ktir", "example", "conv"]) == 2
+    assert "no KTIR example 'conv'" in capsys.readouterr().err
 
 
 def test_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:

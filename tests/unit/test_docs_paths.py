@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("torch_spyre", "sdk", "tests", "docs", "examples", "benchmarks")
+PARTS = ("torch_spyre", "spyre_inference", "sdk", "tests", "docs", "examples", "benchmarks")
 NAMED = re.compile(r"(?<![\w./<-])((?:[\w-]+/)+[\w-]+\.(?:py|cpp|h|md|toml|def))\b")
 # By a run, or a file of PyTorch's.
 MADE = re.compile(r"kernel_repro\.py|first/table\.md|^(inductor|distributed|torch)/")

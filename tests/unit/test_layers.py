@@ -34,7 +34,7 @@ class Import:
 def layers() -> dict[str, int]:
     """Names in the block under "Layers" of the page, lowest first; each line is a layer, names on a line are equals."""
     text = (ROOT / "docs" / "architecture.md").read_text()
-    found = re.search(r"^## Layers\n.*?^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    found = re.search(r"^## Layers\n.*?^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert found is not None
     return {
         name: height for height, line in enumerate(found[1].splitlines()) for name in line.partition("#")[0].split()
@@ -116,6 +116,14 @@ def test_no_import_goes_up() -> None:
         if layer(found.target) > layer(found.source) and not (layer(found.target) == top and names_the_version(found))
     ]
     assert not wrong
+
+
+def test_serving_stands_above() -> None:
+    """`spyre_inference` imports this package, which knows it by name only, to start it."""
+    for module, file in modules().items():
+        tree = ast.parse(file.read_text())
+        found = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))]
+        assert not [line for line in found if "spyre_inference" in line], module
 
 
 def names_the_version(found: Import) -> bool:

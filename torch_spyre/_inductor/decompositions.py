@@ -17,6 +17,7 @@ from torch_spyre import _C
 from torch_spyre._inductor.lowering.guards import REGISTERED
 from torch_spyre._inductor.lowering.whole_functions import WHOLE
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.decompositions import varlen_attention
 from torch_spyre.decompositions.collected import TABLE, Decomposition, keep
 from torch_spyre.decompositions.user_rules import RULES
 
@@ -71,7 +72,7 @@ def _enter(entries: Mapping[Any, Decomposition]) -> None:
 
 def register() -> None:
     """Enters the table; called once, when the device is registered with Inductor."""
-    _enter({**_of_pytorch(), **dict.fromkeys(WHOLE, keep), **TABLE})
+    _enter({**_of_pytorch(), **dict.fromkeys(WHOLE, keep), **TABLE, **varlen_attention.in_graphs()})
 
 
 def register_spyre_decomposition(ops: Any) -> Callable[[Decomposition], Decomposition]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``spyre serve``: hands over to the serving package, which stands above this one and is installed by itself."""
+"""``spyre serve``: hands over to the serving package, which stands above this one and needs vLLM."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch_spyre.errors import InvalidArgument
 
 _PACKAGE = "spyre_inference"
 _NEEDED = (
-    f"serving needs the package {_PACKAGE} and vLLM, and {{missing}} is not installed in {{prefix}}: "
-    f"pip install {_PACKAGE}"
+    f"serving needs the package {_PACKAGE} and vLLM, and {{missing}} is not installed in {{prefix}}; "
+    "make serve sets up an environment that has both (docs/serving.md)"
 )
 
 

@@ -4,15 +4,22 @@
 Query heads that share a key head stand together as rows of one product, so that grouped attention reads keys and
 values where they are instead of repeating them; the scale is applied once, to the queries. Made of differentiable ops:
 eager, compiled and backward all start here.
+
+PyTorch's context parallelism calls ``_scaled_dot_product_flash_attention`` instead, once for each part of the keys that
+comes by; its ring puts the parts together by their logarithms of sums.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import torch
 
+from torch_spyre.errors import UnsupportedOp
+
+_FLASH = "_scaled_dot_product_flash_attention"
 _library = torch.library.Library("aten", "IMPL")
 
 
@@ -28,6 +35,13 @@ def attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     _check(query, key, value, attn_mask, is_causal)
+    if type(query) is not torch.Tensor and _is_split_by_sequence(query):
+        if attn_mask is not None:
+            raise UnsupportedOp(
+                "attn_mask inside context_parallel: its ring takes no mask; use is_causal=True, or none"
+            )
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     groups = query.shape[-3] // key.shape[-3] if enable_gqa and query.dim() > 2 else 1
     rows, columns = query.shape[-2], key.shape[-2]
@@ -133,8 +147,75 @@ def _check(
         raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
 
 
+def _is_split_by_sequence(query: torch.Tensor) -> bool:
+    """Is it a DTensor inside ``context_parallel``? Then positions of its rows are not those that its parts count."""
+    tensors: Any = sys.modules.get("torch.distributed.tensor")
+    if tensors is None or not isinstance(query, tensors.DTensor):
+        return False
+    handlers = tensors.DTensor._op_dispatcher._custom_op_handlers
+    return torch.ops.aten._scaled_dot_product_flash_attention.default in handlers
+
+
+def flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    if dropout_p:
+        raise UnsupportedOp(
+            f"{_FLASH} with dropout_p={dropout_p}: its backward pass would need the same numbers; use 0"
+        )
+    result, sums, *_ = fused_attention(query, key, value, None, 0.0, is_causal, return_debug_mask, scale=scale)
+    # What only other kernels keep; numbers, because the ring takes what has no sharding of its own for one.
+    none = [torch.zeros((), dtype=torch.int32, device=query.device) for _ in range(5)]
+    return result, sums, *none[:2], query.shape[-2], key.shape[-2], *none[2:]
+
+
+def flash_attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    cum_seq_q: torch.Tensor,
+    cum_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: torch.Tensor,
+    philox_offset: torch.Tensor,
+    *,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weights follow from the logarithms of the sums, which may be those of more keys than are here."""
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    groups = query.shape[-3] // key.shape[-3]
+    keys, values = (x.float().repeat_interleave(groups, -3) if groups > 1 else x.float() for x in (key, value))
+    queries, grad = query.float(), grad_out.float()
+    weights = torch.exp(torch.matmul(queries, keys.transpose(-2, -1)) * factor - logsumexp.unsqueeze(-1))
+    if is_causal:
+        kept = torch.ones(weights.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        weights = torch.where(kept, weights, 0.0)
+    of_weights = torch.matmul(grad, values.transpose(-2, -1)) - (grad * out.float()).sum(-1, keepdim=True)
+    scores = weights * of_weights * factor
+    of_keys = torch.matmul(scores.transpose(-2, -1), queries)
+    of_values = torch.matmul(weights.transpose(-2, -1), grad)
+    if groups > 1:
+        of_keys, of_values = (x.unflatten(-3, (-1, groups)).sum(-3) for x in (of_keys, of_values))
+    return torch.matmul(scores, keys).to(query.dtype), of_keys.to(key.dtype), of_values.to(value.dtype)
+
+
 def register() -> None:
     """For recorded and for plain calls; called once, when the device is loaded."""
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         _library.impl("scaled_dot_product_attention", attention, key)
         _library.impl("_scaled_dot_product_fused_attention_overrideable", fused_attention, key)
+    _library.impl(_FLASH, flash_attention, "PrivateUse1")
+    _library.impl(f"{_FLASH}_backward", flash_attention_backward, "PrivateUse1")

@@ -26,6 +26,8 @@ ACCEPT = {
     "transformers.generation.utils": "generation.accept_cards",
     "transformers.distributed.utils": "transformers.name_backend",
     "torchao.float8.inference": "torchao.accept_cards",
+    "torch.nn.attention.flex_attention": "torch_attention.accept_cards",
+    "torch.nn.attention.varlen": "torch_attention.varlen_on_cards",
     "torchvision.extension": "torchvision.name_missing_ops",
 }
 # These also make it the choice where the caller names none.

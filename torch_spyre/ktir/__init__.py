@@ -19,15 +19,21 @@ if TYPE_CHECKING:
     from torch_spyre.ktir.module import Module as Module
 
 
+_EXAMPLES = Path(__file__).parent / "examples"
+
+
 def example(name: str) -> Path:
     """The file of a kernel that comes with the package: softmax, vector_add, matmul."""
     from torch_spyre.errors import InvalidArgument  # late: start-up
 
-    folder = Path(__file__).parent / "examples"
-    known = sorted(file.stem for file in folder.glob("*.mlir"))
-    if name not in known:
-        raise InvalidArgument(f"no KTIR example {name!r}; there are {', '.join(known)}")
-    return folder / f"{name}.mlir"
+    if name not in examples():
+        raise InvalidArgument(f"no KTIR example {name!r}; there are {', '.join(examples())}")
+    return _EXAMPLES / f"{name}.mlir"
+
+
+def examples() -> list[str]:
+    """Names of the kernels that come with the package."""
+    return sorted(file.stem for file in _EXAMPLES.glob("*.mlir"))
 
 
 def load(

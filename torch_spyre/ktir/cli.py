@@ -16,7 +16,8 @@ from typing import Any
 from torch_spyre import command_line
 from torch_spyre.errors import InvalidArgument, SpyreError, exit_status
 
-_EXAMPLES = """check kernels/*.mlir
+_EXAMPLES = """example softmax > softmax.mlir
+check kernels/*.mlir
 time softmax.mlir -n 20"""
 Found = tuple[str, dict[str, Any]]  # what a command found about a file: as text, and as data
 
@@ -77,6 +78,11 @@ def make_parser() -> argparse.ArgumentParser:
     more = f"commands of front ends: {others}" if others else ""
     parser = command_line.parser("ktir", "Check, run, time and dump KTIR files.", _EXAMPLES, epilog=more)
     commands = parser.add_subparsers(required=True, metavar="command")
+    text = "print a kernel that comes with the package; without a name, their names"
+    command = commands.add_parser("example", help=text, description=text)
+    command.set_defaults(action=_example)
+    command.add_argument("files", nargs="*", metavar="name", default=[""])
+    command_line.add_json(command)
     for name, action, text in (
         ("check", _check, "parse, verify, check the rules and compile"),
         ("run", _run, "run with random inputs and print what the outputs hold"),
@@ -110,6 +116,15 @@ def make_parser() -> argparse.ArgumentParser:
         if name == "time":
             command.add_argument("-n", "--repeat", type=int, default=10, help="launches to time")
     return parser
+
+
+def _example(name: str, options: argparse.Namespace) -> Found:
+    from torch_spyre import ktir  # late: start-up
+
+    if not name:
+        return "\n".join(ktir.examples()), {"examples": ktir.examples()}
+    path = ktir.example(name)
+    return path.read_text(), {"path": str(path), "text": path.read_text()}
 
 
 def _load(file: str, options: argparse.Namespace) -> Any:

@@ -106,7 +106,7 @@ def compile_blocks(model: nn.Module, **options: Any) -> nn.Module:
     options.setdefault("dynamic", False)
     compiled: dict[type[nn.Module], Compiled] = {}
     found = False
-    for block in _repeated(model):
+    for block in repeated(model):
         if isinstance(block.__dict__.get("forward"), Block):
             continue
         kind = type(block)
@@ -141,7 +141,7 @@ def _is_decoder(model: nn.Module) -> bool:
     return generates is not None and generates() and not getattr(model.config, "is_encoder_decoder", False)
 
 
-def _repeated(model: nn.Module) -> Iterator[nn.Module]:
+def repeated(model: nn.Module) -> Iterator[nn.Module]:
     """The items of the outermost lists of modules that hold at least two of a kind."""
     lists: list[str] = []
     for name, module in model.named_modules():

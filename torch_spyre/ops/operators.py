@@ -40,7 +40,8 @@ def _rules() -> list[str]:
         f"| decomposition | {', '.join(sorted(str(op).removeprefix('aten.') for op in TABLE))} |",
         f"| lowering | {', '.join(sorted(packets))} |",
         f"| one function of the card | {', '.join(sorted(str(op).removeprefix('aten.') for op in WHOLE))} |",
-        "| attention | scaled_dot_product_attention: grouped heads are rows of one product, nothing is repeated |",
+        "| attention | scaled_dot_product_attention: grouped heads are rows of one product, nothing is repeated; "
+        "flex_attention and varlen_attn ([models.md](models.md#attention-of-your-own)) |",
         "| grouped products | grouped_mm: the host reads the sizes of the groups, rows and products stay on the card |",
     ]
 

@@ -21,7 +21,8 @@ from torch_spyre.predict.passes import Request
 from torch_spyre.predict.sharding import shard
 
 _EXAMPLES = """llama-3.1-8b --batch 1 --prompt 512 --decode 128
-config.json --sweep prompt=128,512,2048 --plot sweep.html"""
+config.json --sweep prompt=128,512,2048 --plot sweep.html
+serve granite-3.3-8b --cards 4 --rate 2 --input 1024 --output 256   # a service; see `serve --help`"""
 Progress = Callable[[str, int, int], None]
 
 
@@ -35,7 +36,12 @@ class Point:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = make_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["serve"]:
+        from torch_spyre.predict.serving import command  # late: start-up
+
+        return command.main(words[1:])
+    args = make_parser().parse_args(words)
     return command_line.guarded("predict", lambda: _run(args), bad=2)
 
 

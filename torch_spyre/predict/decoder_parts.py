@@ -86,7 +86,14 @@ class Attention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> Tensor:
-        """`keys` and `values` are the cache, whose last rows belong to these tokens."""
+        c = self.c
+        found = self.core(q, k, v, cos, sin, mask, keys, values) @ self.o
+        return found + self.o_bias if c.biases else found
+
+    def core(
+        self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        """What has no weights. `keys` and `values` are the cache, whose last rows belong to these tokens."""
         c = self.c
         batch, tokens, _ = q.shape
         q, k, v = (t.view(batch, tokens, -1, c.head_dim).transpose(1, 2) for t in (q, k, v))
@@ -103,8 +110,7 @@ class Attention(nn.Module):
         scores = (q @ k.transpose(2, 3)) * c.head_dim**-0.5 + mask
         found = torch.softmax(scores, -1) @ v
         found = found.view(batch, c.heads, tokens, c.head_dim).transpose(1, 2)
-        found = found.reshape(batch, tokens, c.heads * c.head_dim) @ self.o
-        return found + self.o_bias if c.biases else found
+        return found.reshape(batch, tokens, c.heads * c.head_dim)
 
 
 class Mlp(nn.Module):

@@ -83,22 +83,22 @@ def passes(c: ModelConfig, request: Request, cards: int = 1) -> list[Phase]:
         asked = f"prompt {request.prompt} and {request.decode} tokens"
         raise InvalidArgument(f"{c.name} has {c.positions} positions: {asked} are more")
     sequences = request.batch if request.together else 1
-    prefill = _forward("prefill", c, cards, sequences, request.prompt, request.prompt)
+    prefill = forward("prefill", c, cards, sequences, request.prompt, request.prompt)
     prefill.times = 1 if request.together else request.batch
     found = [prefill]
     for context, steps in request.contexts().items():
-        phase = _forward(f"decode at {context}", c, cards, request.batch, 1, context)
+        phase = forward(f"decode at {context}", c, cards, request.batch, 1, context)
         phase.times = steps
         found.append(phase)
     return found
 
 
-def _forward(name: str, c: ModelConfig, cards: int, batch: int, tokens: int, context: int) -> Phase:
+def forward(name: str, c: ModelConfig, cards: int, batch: int, tokens: int, context: int) -> Phase:
     fill = _whole if cards == 1 else _parallel
     return fill(Phase(name), c, cards, batch, tokens, context)
 
 
-def _seen(window: int, tokens: int, context: int) -> int:
+def seen(window: int, tokens: int, context: int) -> int:
     """Of the cache."""
     return context if not window or tokens > 1 else min(context, -(-window // STICK) * STICK)
 
@@ -108,7 +108,7 @@ def _whole(phase: Phase, c: ModelConfig, cards: int, batch: int, tokens: int, co
     phase.add(Part("embedding", "embedding", batch, tokens), 1)
     for label, count, window in c.kinds():
         kind, label = ("routed", "attention") if c.experts else ("layer", label)
-        phase.add(Part(kind, label, batch, tokens, _seen(window, tokens, context)), count)
+        phase.add(Part(kind, label, batch, tokens, seen(window, tokens, context)), count)
     if c.mamba:
         kind, label = ("routed mamba", "mamba") if c.experts else ("mamba layer", "mamba layer")
         phase.add(Part(kind, label, batch, tokens), c.mamba.layers)
@@ -130,7 +130,7 @@ def _parallel(phase: Phase, c: ModelConfig, cards: int, batch: int, tokens: int,
     phase.add(Part("embedding rows", "embedding", batch, tokens), 1)
     phase.exchange("all_reduce", hidden)
     for label, count, window in c.kinds():
-        _add_attention(phase, c, label, count, batch, tokens, _seen(window, tokens, context))
+        _add_attention(phase, c, label, count, batch, tokens, seen(window, tokens, context))
     if c.mamba and c.mamba.groups > 1:
         phase.add(Part("mamba segment", "mamba", batch, tokens), c.mamba.layers)
     elif c.mamba:

@@ -87,6 +87,17 @@ class AttendSegment(nn.Module):
         return self.attention.attend(q, k, v, *inputs)
 
 
+class AttentionCore(nn.Module):
+    """Attention without its projections: the part whose time depends on the cache."""
+
+    def __init__(self, c: ModelConfig, device: str) -> None:
+        super().__init__()
+        self.attention = _attention(c, device)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor) -> Tensor:
+        return self.attention.core(q, k, v, *inputs)
+
+
 class ColumnsMlp(Mlp):
     """A card's part of an MLP; the bias of what leaves it is added after the sum."""
 

@@ -45,6 +45,7 @@ _MODULES: dict[str, Callable[[ModelConfig, str], nn.Module]] = {
     "head": decoder_parts.Head,
     "embedding rows": segments.EmbeddingRows,
     "attention segment": segments.AttentionSegment,
+    "attention core": segments.AttentionCore,
     "project segment": segments.ProjectSegment,
     "parallel segment": segments.ParallelSegment,
     "scan segment": segments.ScanSegment,
@@ -78,6 +79,9 @@ def _inputs(c: ModelConfig, part: Part) -> Sequence[Tensor]:
             return empties(device, x, *_attention(c, part))
         case "attention segment" | "parallel segment":
             return empties(device, x, x, *_attention(c, part))
+        case "attention core":
+            q, k = ((batch, tokens, n * c.head_dim) for n in (c.heads, c.kv_heads))
+            return empties(device, q, k, k, *_attention(c, part))
         case "attend segment":
             q, k = ((batch, tokens, n * c.head_dim) for n in (c.heads, c.kv_heads))
             return empties(device, q, k, k, (2, batch, tokens), *_attention(c, part))

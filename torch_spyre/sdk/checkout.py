@@ -56,7 +56,10 @@ class Checkout:
     def run(self, command: Sequence[str]) -> int:
         """Makes what is not there or out of date, then runs the command in the checkout's folder."""
         self.prepare()
-        return subprocess.run(list(command), cwd=self.folder, env=self.environment()).returncode
+        return self.run_prepared(command, self.environment())
+
+    def run_prepared(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        return subprocess.run(list(command), cwd=self.folder, env=environment).returncode
 
     def prepare(self) -> None:
         self.place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from torch_spyre import command_line, knobs
 from torch_spyre.errors import InvalidArgument
+from torch_spyre.sdk import expected, judged_run
 from torch_spyre.sdk.checkout import ROOT, Checkout
+
+EXPECTED_FAILURES = ROOT / "sdk" / "expected_failures.toml"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,19 +23,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.parser("sdk", __doc__, "run --checkout torch-spyre -- python -m pytest tests/tensor")
+    parser = command_line.parser(
+        "sdk", __doc__, "run --checkout torch-spyre --expected -- python -m pytest tests/tensor"
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
     run = commands.add_parser("run", help="build a checkout if need be, and run a command in its environment")
     run.add_argument("--checkout", required=True, type=Path, help="folder of the checkout")
     run.add_argument("--sdk", type=Path, help="what `make sdk` made (default: made in the cache)")
     run.add_argument("--json", type=Path, help="json.hpp of nlohmann/json 3.11.2, to build without a network")
+    text = "run pytest to the end, judge its tests by a list of expected failures, and compare with the last run"
+    run.add_argument(
+        "--expected",
+        nargs="?",
+        const=EXPECTED_FAILURES,
+        type=Path,
+        metavar="LIST",
+        help=f"{text} (default: {EXPECTED_FAILURES.name})",
+    )
+    run.add_argument(
+        "--results", type=Path, metavar="FOLDER", help="where --expected keeps its runs (default: in the cache)"
+    )
     run.add_argument("words", nargs="+", metavar="command", help="behind --")
     return parser
 
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        return Checkout(args.checkout, args.sdk or _made(), args.json).run(args.words)
+        entries = None if args.expected is None else expected.load(args.expected)
+        checkout = Checkout(args.checkout, args.sdk or _made(), args.json)
+        if entries is None:
+            return checkout.run(args.words)
+        return judged_run.run(checkout, entries, args.words, args.results or checkout.place / "results")
     except subprocess.CalledProcessError as error:
         words = " ".join(map(str, error.cmd))
         print(f"{command_line.full_name('sdk')}: {words} failed with status {error.returncode}", file=sys.stderr)

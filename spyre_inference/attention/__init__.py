@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of vLLM's layers on the card."""

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the card is to vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from spyre_inference import vllm_api  # most of vLLM cannot be imported yet
+from spyre_inference.vllm_api import CpuPlatform, PlatformEnum
+from torch_spyre.errors import UnsupportedOp
+
+PAGE = 64  # keys of a page: one stick of scores
+GIB = 1 << 30
+DEFAULT_ROWS, DEFAULT_SEQUENCES = 256, 8  # of a step: each size more is compiled at the first start
+KV_CACHE_BYTES = 1 * GIB  # unless `--kv-cache-memory-bytes` says otherwise
+
+
+class SpyrePlatform(CpuPlatform):
+    """The host runs vLLM's scheduler and sampler, so its tensors are the CPU's; model and KV cache are the card's.
+
+    What is inherited from vLLM's CPU platform is what concerns the host: processes, threads, shared memory.
+    """
+
+    _enum = PlatformEnum.OOT
+    device_name = "cpu"  # both must be names that torch.device takes, and mean the host's buffers
+    device_type = "cpu"
+    dispatch_key = "PrivateUse1"
+    simple_compile_backend = "eager"
+
+    @property
+    def supported_dtypes(self) -> list[torch.dtype]:
+        return [torch.float16]
+
+    @classmethod
+    def get_device_name(cls, device_id: int = 0) -> str:
+        return "Spyre"
+
+    @classmethod
+    def get_attn_backend_cls(
+        cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
+    ) -> str:
+        if attn_selector_config.use_mla or attn_selector_config.use_sparse:
+            raise UnsupportedOp("latent and sparse attention (MLA, DSA) are not implemented on the card")
+        custom = vllm_api.AttentionBackendEnum.CUSTOM
+        vllm_api.register_backend(custom, "spyre_inference.attention.backend.SpyreAttentionBackend")
+        return str(custom.get_path())
+
+    @classmethod
+    def pre_register_and_update(cls, parser: Any = None) -> None:
+        vllm_api.set_batch_defaults(DEFAULT_ROWS, DEFAULT_SEQUENCES)
+
+    @classmethod
+    def opaque_attention_op(cls) -> bool:
+        return False
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: Any) -> None:
+        cache = vllm_config.cache_config
+        given = cache.user_specified_block_size
+        if given and cache.block_size != PAGE:
+            raise UnsupportedOp(f"--block-size {cache.block_size}: the card's pages have {PAGE} keys")
+        super().check_and_update_config(vllm_config)
+        cache.block_size = PAGE
+        if cache.kv_cache_memory_bytes is None:
+            cache.kv_cache_memory_bytes = KV_CACHE_BYTES
+        parallel = vllm_config.parallel_config
+        if parallel.worker_cls == "vllm.v1.worker.cpu_worker.CPUWorker":
+            parallel.worker_cls = "spyre_inference.worker.SpyreWorker"
+        vllm_config.compilation_config.mode = vllm_api.CompilationMode.NONE  # blocks are compiled by this package

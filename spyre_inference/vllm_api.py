@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name that this package takes from vLLM, and where the version `VLLM_VERSION` has it.
+
+vLLM moves its internals between releases; a new release is tried by this table. A name is looked up when it is asked
+for, because vLLM asks for the platform before most of its modules can be imported.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+VLLM_VERSION = "0.32.0"
+
+_WHERE = {
+    "Attention": "vllm.model_executor.layers.attention",
+    "AttentionBackend": "vllm.v1.attention.backend",
+    "AttentionBackendEnum": "vllm.v1.attention.backends.registry",
+    "AttentionImpl": "vllm.v1.attention.backend",
+    "AttentionMetadataBuilder": "vllm.v1.attention.backend",
+    "AttentionType": "vllm.v1.attention.backend",
+    "CPUModelRunner": "vllm.v1.worker.cpu_model_runner",
+    "CPUWorker": "vllm.v1.worker.cpu_worker",
+    "CommonAttentionMetadata": "vllm.v1.attention.backend",
+    "CompilationMode": "vllm.config",
+    "CompilationTimes": "vllm.v1.worker.worker_base",
+    "CpuPlatform": "vllm.platforms.cpu",
+    "EngineArgs": "vllm.engine.arg_utils",
+    "KVCacheConfig": "vllm.v1.kv_cache_interface",
+    "KVCacheLayout": "vllm.v1.kv_cache_interface",
+    "LinearBase": "vllm.model_executor.layers.linear",
+    "MultipleOf": "vllm.v1.attention.backend",
+    "ParallelLMHead": "vllm.model_executor.layers.vocab_parallel_embedding",
+    "PlatformEnum": "vllm.platforms.interface",
+    "RMSNorm": "vllm.model_executor.layers.layernorm",
+    "RotaryEmbeddingBase": "vllm.model_executor.layers.rotary_embedding.base",
+    "VocabParallelEmbedding": "vllm.model_executor.layers.vocab_parallel_embedding",
+    "clear_layer_kv_caches": "vllm.v1.worker.utils",
+    "cpu_worker": "vllm.v1.worker",
+    "get_forward_context": "vllm.forward_context",
+    "get_layers_from_vllm_config": "vllm.config",
+    "UsageContext": "vllm.usage.usage_lib",
+    "init_logger": "vllm.logger",
+    "register_backend": "vllm.v1.attention.backends.registry",
+    "set_random_seed": "vllm.utils.torch_utils",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(_WHERE[name])
+    return import_module(f"{_WHERE[name]}.{name}") if name == "cpu_worker" else getattr(module, name)
+
+
+def set_batch_defaults(rows: int, sequences: int) -> None:
+    """Rows of a step, and sequences in it, where the user says nothing: vLLM asks no platform for them."""
+    arguments, contexts = __getattr__("EngineArgs"), [None, *__getattr__("UsageContext")]
+
+    def defaults(cls: type, world_size: int) -> tuple[dict[Any, int], dict[Any, int]]:
+        return dict.fromkeys(contexts, rows), dict.fromkeys(contexts, sequences)
+
+    arguments.get_batch_defaults = classmethod(defaults)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of vLLM onto the card, with weights in the layout that matmul reads."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from spyre_inference.vllm_api import LinearBase, VocabParallelEmbedding
+from torch_spyre.device.modules import weight_layout
+from torch_spyre.device.tensors import to_with_layout
+
+
+def onto_card(model: nn.Module, device: torch.device) -> None:
+    """Parameters and buffers, in place. vLLM's kinds of parameters know how to be loaded; now they are plain ones."""
+    done: dict[int, torch.Tensor] = {}
+    kept: list[torch.Tensor] = []  # so that no id is given twice
+
+    def moved(x: torch.Tensor, multiplied: bool) -> torch.Tensor:
+        if id(x) not in done:
+            kept.append(x)
+            data = x.detach()
+            dtype = torch.float16 if data.dtype in (torch.bfloat16, torch.float32) else data.dtype
+            if multiplied and data.dim() == 2:
+                data = to_with_layout(data.contiguous(), weight_layout(data.shape, dtype), dtype, device)
+            else:
+                data = data.to(device, dtype)
+            done[id(x)] = nn.Parameter(data, requires_grad=False) if isinstance(x, nn.Parameter) else data
+        return done[id(x)]
+
+    for owner in model.modules():
+        multiplied = isinstance(owner, (LinearBase, VocabParallelEmbedding))
+        for name, parameter in owner._parameters.items():
+            if parameter is not None:
+                owner._parameters[name] = moved(parameter, multiplied and name == "weight")
+        for name, buffer in owner._buffers.items():
+            if buffer is not None:
+                owner._buffers[name] = moved(buffer, False)
