@@ -129,15 +129,19 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(BIN)/codespell
+	$(BIN)/codespell --dictionary - --dictionary docs/style/words.txt README.md CONTRIBUTING.md CHANGELOG.md docs
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 # Pages that code prints are current, and paths and links lead somewhere.
 docs: setup
 	$(BIN)/python -m pytest -q tests/unit/test_docs_paths.py tests/unit/test_knobs.py tests/unit/test_published_names.py
 
-# A wheel in dist/, tried in an empty environment outside this folder.
+# A wheel in dist/, named after the oldest Linux that it runs on as far as auditwheel can tell, tried in an empty environment outside this folder.
 wheel: $(STAMP)
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/pip install --quiet --editable '.[wheel]'
+	rm -rf build/wheel dist && $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist build/wheel/*.whl
 	rm -rf build/wheel-venv && $(PYTHON) -m venv build/wheel-venv
 	build/wheel-venv/bin/pip install --quiet dist/torch_spyre-*.whl pytest hypothesis
 	cd build/wheel-venv && PYTHONSAFEPATH=1 bin/python -m pytest -q -c /dev/null $(CURDIR)/tests/tiny
