@@ -11,6 +11,8 @@ CPP := $(shell find torch_spyre/csrc sdk tests/sdk -name '*.cpp' -o -name '*.h' 
 PYTEST := $(BIN)/python -m pytest -q -n 2
 ECO := .venv-ecosystem
 ECO_STAMP := $(ECO)/.setup-stamp
+DOCS := .venv-docs
+DOCS_STAMP := $(DOCS)/.setup-stamp
 TRITON := .venv-triton
 TRITON_STAMP := $(TRITON)/.setup-stamp
 TRITON_VERSION ?= 3.8.0
@@ -133,9 +135,17 @@ lint: $(STAMP)
 	$(BIN)/codespell --dictionary - --dictionary docs/style/words.txt README.md CONTRIBUTING.md CHANGELOG.md docs
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
-# Pages that code prints are current, and paths and links lead somewhere.
-docs: setup
+# The site in build/site: pages that code prints are current, tutorials run, and every link of the site leads somewhere.
+$(DOCS_STAMP): docs/site/requirements.txt
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --requirement docs/site/requirements.txt
+	touch $@
+
+docs: models $(DOCS_STAMP)
 	$(BIN)/python -m pytest -q tests/unit/test_docs_paths.py tests/unit/test_knobs.py tests/unit/test_published_names.py
+	$(BIN)/python -m pytest -q tests/docs -k tutorials
+	$(BIN)/python docs/site/collect.py build/site-pages
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 
 # A wheel in dist/, named after the oldest Linux that it runs on as far as auditwheel can tell, tried in an empty environment outside this folder.
 wheel: $(STAMP)
