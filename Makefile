@@ -73,7 +73,7 @@ $(ECO_STAMP): tests/ecosystem/requirements.txt pyproject.toml
 	touch $@
 
 test-ecosystem: build $(ECO_STAMP)
-	$(ECO)/bin/pytest -q tests/ecosystem
+	$(ECO)/bin/pytest -q tests/ecosystem tests/models/test_torchao.py
 
 # Kernels written in Triton, in an environment of their own: Triton alone takes 900 MB. TRITON_VERSION=3.7.1 for another
 # one; SLOW=1 adds a thousand random kernels.

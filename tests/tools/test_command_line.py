@@ -70,7 +70,7 @@ def test_bad_input_gets_a_message(name: str, capsys: pytest.CaptureFixture[str])
         (["smi", "dmon", "-c", "-1"], "'-1' is no whole number from 1 on"),
         (["ktir", "time", "EXAMPLE", "-n", "0"], "'0' is no whole number from 1 on"),
         (["chat", "--tokens", "0", "Hello"], "'0' is no whole number from 1 on"),
-        (["predict", "smollm2-135m", "--set", "memory.bandwith=3"], "did you mean memory.bandwidth?"),
+        (["predict", "smollm2-135m", "--set", "memory.bandwidht=3"], "did you mean memory.bandwidth?"),
         (["predict", "smollm2-135m", "--sweep", "nothing=1"], "write batch=1,2,4"),
         (["ktir", "dump", "EXAMPLE", "--form", "other"], "invalid choice: 'other'"),
         (["ktir", "run", "EXAMPLE", "--set", "q=3"], "has no such scalar"),
