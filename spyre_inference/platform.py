@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from spyre_inference import vllm_api  # most of vLLM cannot be imported yet
+from spyre_inference.refusals import refuse
 from spyre_inference.vllm_api import CpuPlatform, PlatformEnum
 from torch_spyre.errors import UnsupportedOp
 
 PAGE = 64  # keys of a page: one stick of scores
 GIB = 1 << 30
+DEFAULT_ROWS, DEFAULT_SEQUENCES = 256, 8  # of a step: each size more is compiled at the first start
 KV_CACHE_BYTES = 1 * GIB  # unless `--kv-cache-memory-bytes` says otherwise
 
 
@@ -47,11 +49,16 @@ class SpyrePlatform(CpuPlatform):
         return str(custom.get_path())
 
     @classmethod
+    def pre_register_and_update(cls, parser: Any = None) -> None:
+        vllm_api.set_batch_defaults(DEFAULT_ROWS, DEFAULT_SEQUENCES)
+
+    @classmethod
     def opaque_attention_op(cls) -> bool:
         return False
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
+        refuse(vllm_config)
         cache = vllm_config.cache_config
         given = cache.user_specified_block_size
         if given and cache.block_size != PAGE:

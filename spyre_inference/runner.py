@@ -45,6 +45,8 @@ class SpyreModelRunner(CPUModelRunner):
         )
         self.steps: dict[Sizes, RecordedStep] = {}
         self.logit_steps: dict[int, RecordedStep] = {}
+        self.serving = False
+        self.compiled_in_service = 0
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights)
@@ -76,6 +78,7 @@ class SpyreModelRunner(CPUModelRunner):
             self._step(size)
         for count in self.buckets.heads:
             self._logit_step(count)
+        self.serving = True
         seconds = time.perf_counter() - began
         logger.info("%d sizes of steps, %d of logits are ready, in %.1f s", len(sizes), len(self.logit_steps), seconds)
         return seconds
@@ -148,6 +151,11 @@ class SpyreModelRunner(CPUModelRunner):
         return found
 
     def _ready(self, step: RecordedStep, sizes: Any) -> None:
+        if self.serving:
+            self.compiled_in_service += 1
+            logger.error(
+                "a step of %s was compiled while requests waited: warm-up missed it; please report this", sizes
+            )
         with torch.inference_mode():
             step.warm_up()
         if step.refused:

@@ -25,6 +25,7 @@ _WHERE = {
     "CompilationMode": "vllm.config",
     "CompilationTimes": "vllm.v1.worker.worker_base",
     "CpuPlatform": "vllm.platforms.cpu",
+    "EngineArgs": "vllm.engine.arg_utils",
     "KVCacheConfig": "vllm.v1.kv_cache_interface",
     "KVCacheLayout": "vllm.v1.kv_cache_interface",
     "LinearBase": "vllm.model_executor.layers.linear",
@@ -38,6 +39,7 @@ _WHERE = {
     "cpu_worker": "vllm.v1.worker",
     "get_forward_context": "vllm.forward_context",
     "get_layers_from_vllm_config": "vllm.config",
+    "UsageContext": "vllm.usage.usage_lib",
     "init_logger": "vllm.logger",
     "register_backend": "vllm.v1.attention.backends.registry",
     "set_random_seed": "vllm.utils.torch_utils",
@@ -49,3 +51,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(_WHERE[name])
     return import_module(f"{_WHERE[name]}.{name}") if name == "cpu_worker" else getattr(module, name)
+
+
+def set_batch_defaults(rows: int, sequences: int) -> None:
+    """Rows of a step, and sequences in it, where the user says nothing: vLLM asks no platform for them."""
+    arguments, contexts = __getattr__("EngineArgs"), [None, *__getattr__("UsageContext")]
+
+    def defaults(cls: type, world_size: int) -> tuple[dict[Any, int], dict[Any, int]]:
+        return dict.fromkeys(contexts, rows), dict.fromkeys(contexts, sequences)
+
+    arguments.get_batch_defaults = classmethod(defaults)

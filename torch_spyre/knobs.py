@@ -216,6 +216,9 @@ TABLE: tuple[Knob, ...] = (
          default_text="unset"),
     # -- compiler
     Knob("sencores", "SENCORES", int, 32, "cores the planner may use", "compiler", "active", low=1, high=32),
+    Knob("cut_k", "SPYRE_CUT_K", bool, True,
+         "cut the inner dim of a small matmul over idle cores; if not (serving), a row's bits depend on no other row",
+         "compiler", "active"),
     Knob("lx_planning", "LX_PLANNING", bool, True, "keep intermediates in the scratchpad (LX)", "compiler", "active"),
     Knob("co_optimizing_lx_planning", "CO_OPTIMIZING_LX_PLANNING", bool, False,
          "choose core splits and scratchpad placement together", "compiler"),

@@ -104,7 +104,8 @@ class SpyreAttentionImpl(AttentionImpl):
         self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
         self.sliding_window = sliding_window
         self.alibi_slopes = alibi_slopes
-        self.form = Form(PAGE, float(scale), sliding_window, logits_soft_cap or None)
+        self.scale = float(scale)
+        self.form = Form(PAGE, self.scale, sliding_window, logits_soft_cap or None)
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         raise AssertionError("layers on the card have a forward of their own")

@@ -24,6 +24,7 @@ class Forms:
 
     def __init__(self, kind: type[nn.Module]) -> None:
         self.plain: Callable[..., Any] = inspect.unwrap(kind.forward)
+        self.names = [*inspect.signature(self.plain).parameters][1:]
         self.forms: dict[Any, Callable[..., Any]] = {}
 
     def __getitem__(self, size: Any) -> Callable[..., Any]:
@@ -51,4 +52,9 @@ class _Call:
         self.blocks, self.kind, self.block = blocks, kind, block
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.kind[self.blocks.size](self.block, *args, **kwargs)
+        call = dict(zip(self.kind.names, args, strict=False)) | kwargs
+        if (
+            call.get("residual", call) is None
+        ):  # the first block: what is added is 0, and its graph is that of the others
+            call["residual"] = call["hidden_states"] - call["hidden_states"]
+        return self.kind[self.blocks.size](self.block, **call)

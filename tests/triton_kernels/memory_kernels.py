@@ -106,3 +106,98 @@ def tickets(counter, peak, least, out):
     tl.store(out + number, tl.atomic_add(counter, number))
     tl.atomic_max(peak, (number * 7) % 11)
     tl.atomic_min(least, (number * 5) % 13)
+
+
+@triton.jit
+def sums_segments(starts, x, out, rows, BLOCK: tl.constexpr):
+    """The sum of each segment of rows; a program goes through the rows of its own."""
+    segment, place = tl.program_id(0), tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for row in range(tl.load(starts + segment), tl.load(starts + segment + 1)):
+        total += tl.load(x + row * BLOCK + place)
+    tl.store(out + segment * BLOCK + place, total)
+
+
+@triton.jit
+def copies_segments(starts, x, out, BLOCK: tl.constexpr):
+    """With a pointer that a loop carries, in steps of blocks, and a mask at the end."""
+    segment, place = tl.program_id(0), tl.arange(0, BLOCK)
+    first, last = tl.load(starts + segment), tl.load(starts + segment + 1)
+    source, target = x + first + place, out + first + place
+    for at in range(first, last, BLOCK):
+        tl.store(target, tl.load(source, mask=at + place < last) * 2, mask=at + place < last)
+        source += BLOCK
+        target += BLOCK
+
+
+@triton.jit
+def counts_down(limits, x, out, BLOCK: tl.constexpr):
+    """`while` on a number from memory; its carried values are used after it."""
+    program, place = tl.program_id(0), tl.arange(0, BLOCK)
+    left, steps = tl.load(limits + program), 0
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    while left > 0:
+        total += tl.load(x + left * BLOCK + place)
+        left -= 3
+        steps += 1
+    tl.store(out + program * BLOCK + place, total + steps * 100.0 + left)
+
+
+@triton.jit
+def stores_four_times(x, out, n, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i = 4
+    while i > 0:
+        i -= 1
+        tl.store(out + place, tl.load(x + place, mask=place < n) * (i + 1), mask=place < n)
+
+
+@triton.jit
+def nested_bounds(rows, columns, x, out):
+    """Both loops end where memory says."""
+    program, total = tl.program_id(0), 0.0
+    for i in range(tl.load(rows + program)):
+        for j in range(tl.load(columns + i)):
+            total += tl.load(x + i * 8 + j)
+    tl.store(out + program, total)
+
+
+@triton.jit
+def bound_is_written(x, out):
+    tl.store(x, 3)
+    for i in range(tl.load(x)):
+        tl.store(out + i, i)
+
+
+@triton.jit
+def blocks_of_rows(index, x, out, columns, BLOCK: tl.constexpr):
+    """Rows from memory in blocks of columns: the last block reaches past the end of the last row."""
+    row = tl.load(index + tl.program_id(0))
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(
+        out + row * columns + place, tl.load(x + row * columns + place, mask=place < columns), mask=place < columns
+    )
+
+
+@triton.jit
+def longest_of_a_block(starts, lengths, x, out, segments, BLOCK: tl.constexpr):
+    """Several segments side by side, as many steps as the longest of them has."""
+    segment = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.load(starts + segment, mask=segment < segments, other=0)
+    length = tl.load(lengths + segment, mask=segment < segments, other=0)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for i in range(tl.max(length, axis=0)):
+        total += tl.load(x + first + i, mask=(i < length) & (segment < segments), other=0.0)
+    tl.store(out + segment, total, mask=segment < segments)
+
+
+@triton.jit
+def blocks_before(x, out, BLOCK: tl.constexpr):
+    """The sum of all blocks before a program's own, from the last one down to the first."""
+    program, place = tl.program_id(0), tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for at in range(program * BLOCK - BLOCK, -BLOCK, -BLOCK):
+        total += tl.load(x + at + place)
+    if program > 0:
+        total += tl.load(x + program * BLOCK - 1)
+    tl.store(out + program * BLOCK + place, total)

@@ -27,14 +27,6 @@ def writes_one_place(index, x, out, B: tl.constexpr):
 
 
 @triton.jit
-def waits(index, x, out, B: tl.constexpr):
-    i = 0
-    while i < tl.load(index):  # here
-        i += 1
-    tl.store(out, i * 1.0)
-
-
-@triton.jit
 def wide_numbers(index, x, out, B: tl.constexpr):
     place = tl.arange(0, B)
     tl.store(out + place, (tl.load(x + place).to(tl.float64) * 2).to(tl.float32))  # here
@@ -47,14 +39,6 @@ def reads_bits(index, x, out, B: tl.constexpr):
     tl.store(index + place, half.to(tl.int16, bitcast=True).to(tl.int32))  # here
 
 
-@triton.jit
-def bound_from_memory(index, x, out, B: tl.constexpr):
-    total = 0.0
-    for i in range(tl.load(index)):
-        total += tl.load(x + i)  # here
-    tl.store(out, total)
-
-
 def line_of(kernel: Any) -> int:
     lines, first = inspect.getsourcelines(kernel.fn)
     return first + next(i for i, line in enumerate(lines) if "# here" in line)
@@ -63,10 +47,8 @@ def line_of(kernel: Any) -> int:
 @pytest.mark.parametrize(
     "kernel, words",
     [
-        (bound_from_memory, ("bounds are read from a tensor", "integer arguments")),
         (compares_and_swaps, ("tt.atomic_cas", "own output")),
         (writes_one_place, ("tt.store", "one place", "reduce first")),
-        (waits, ("scf.while", "for loop")),
         (wide_numbers, ("float64", "float32")),
         (reads_bits, ("tt.bitcast", "f16", "format of its own")),
     ],

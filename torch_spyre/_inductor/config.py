@@ -12,6 +12,7 @@ from torch_spyre import knobs
 from torch_spyre.runtime import cache as _cache
 
 sencores: int = knobs.from_env("sencores")
+cut_k: bool = knobs.from_env("cut_k")
 lx_planning: bool = knobs.from_env("lx_planning")
 dxp_lx_frac_avail: float = knobs.from_env("dxp_lx_frac_avail")
 dynamic_buckets: bool = knobs.from_env("dynamic_buckets")

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -13,7 +14,7 @@ from torch_spyre import knobs
 from torch_spyre.ir.ktir.text import print_module
 from torch_spyre.runtime import cache, driver
 from torch_spyre.triton.lowering import pipeline
-from torch_spyre.triton.lowering.pipeline import Grid, Lengths, Shared, Trace
+from torch_spyre.triton.lowering.pipeline import Counts, Grid, Lengths, Shared, Trace
 
 
 def ktir(
@@ -23,10 +24,19 @@ def ktir(
     grid: Grid,
     shared: Shared = (),
     lengths: Lengths = None,
+    counts: Counts = None,
     trace: Trace | None = None,
 ) -> ModuleOp:
     """The KTIR of a kernel; `integers` has a number for each integer argument and None for the others."""
-    return pipeline.lower(text, name, integers, grid, shared, lengths, trace)
+    return pipeline.lower(text, name, integers, grid, shared, lengths, counts, trace)
+
+
+def loop_counts(
+    name: str, text: str, integers: tuple[int | None, ...], grid: Grid, memory: Callable[[int], Any]
+) -> tuple[int, ...]:
+    """How often loops run whose bounds are in memory, up to a power of two: each set has a program of its own."""
+    found = pipeline.counted(text, name, integers, grid, memory)
+    return tuple(1 << (count - 1).bit_length() if count else 0 for count in found)
 
 
 def compiled(
@@ -36,12 +46,13 @@ def compiled(
     grid: Grid,
     shared: Shared = (),
     lengths: Lengths = None,
+    counts: Counts = None,
 ) -> cache.CachedKernel:
     folder = knobs.get("dump")
     if not folder:
-        return driver.of_function(name, driver.build_ktir(ktir(name, text, integers, grid, shared, lengths)))
-    trace = _Dump(Path(folder), name, text, repr((integers, grid, shared, lengths)))
-    program = driver.build_ktir(ktir(name, text, integers, grid, shared, lengths, trace))
+        return driver.of_function(name, driver.build_ktir(ktir(name, text, integers, grid, shared, lengths, counts)))
+    trace = _Dump(Path(folder), name, text, repr((integers, grid, shared, lengths, counts)))
+    program = driver.build_ktir(ktir(name, text, integers, grid, shared, lengths, counts, trace))
     trace.write("program.txt", program.explain())
     return driver.of_function(name, program)
 

@@ -47,12 +47,13 @@ Shared = tuple[tuple[int, int, int], ...]  # tensor, the one whose memory it sha
 
 
 class Kernel:
-    """Programs of one kernel, by grid, integers and shared memory."""
+    """Programs of one kernel, by grid, integers, shared memory and, where it matters, what memory holds."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.text = text
         self._programs: dict[Any, _Program] = {}
+        self._needs_counts = False
         self._needs_lengths = _READS_INTEGERS.search(text) is not None
 
     @torch.no_grad()
@@ -65,34 +66,56 @@ class Kernel:
             return
         values = tuple(_number(name, value) for name, value in arguments)
         shared = _shared([tensor for _, tensor in tensors])
-        lengths = _lengths([t for _, t in tensors]) if self._needs_lengths else None
-        key = (grid, tuple(v if type(v) is int else None for v in values), shared, lengths)
-        program = self._programs.get(key)
-        if program is None:
-            program = self._programs[key] = self._obtain_knowing(grid, values, shared, [t for _, t in tensors])
+        integers = tuple(v if type(v) is int else None for v in values)
+        while True:
+            asked = self._asked([t for _, t in tensors], integers, grid, [v is None for v in values])
+            key = (grid, integers, shared, *asked)
+            program = self._programs.get(key)
+            if program is not None:
+                break
+            try:
+                program = self._programs[key] = self._obtain(grid, integers, shared, *asked)
+            except UnsupportedOp as error:  # the modules of these two kinds are imported by the compiler only
+                if type(error).__name__ == "LengthNeeded" and not self._needs_lengths:
+                    self._needs_lengths = True
+                elif type(error).__name__ == "CountsNeeded" and not self._needs_counts:
+                    self._needs_counts = True
+                else:
+                    raise
         program.launch([t for _, t in tensors], [v for v in values if type(v) is float], device)
 
-    def _obtain_knowing(
-        self, grid: Grid, values: Sequence[Any], shared: Shared, tensors: Sequence[torch.Tensor]
-    ) -> _Program:
-        if self._needs_lengths:
-            return self._obtain(grid, values, shared, _lengths(tensors))
-        try:
-            return self._obtain(grid, values, shared, None)
-        except UnsupportedOp as error:
-            if type(error).__name__ != "LengthNeeded":  # its module is imported by the compiler only
-                raise
-        self._needs_lengths = True
-        return self._obtain(grid, values, shared, _lengths(tensors))
+    def _asked(
+        self, tensors: Sequence[torch.Tensor], integers: Sequence[int | None], grid: Grid, is_pointer: Sequence[bool]
+    ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """What some programs are made for beyond integers: lengths of memory, and how often their loops run."""
+        lengths = _lengths(tensors) if self._needs_lengths else None
+        if not self._needs_counts:
+            return lengths, None
+        from torch_spyre.triton import compiling  # late: the compiler
 
-    def _obtain(self, grid: Grid, values: Sequence[Any], shared: Shared, lengths: tuple[int, ...] | None) -> _Program:
-        integers = [v if type(v) is int else None for v in values]
-        entry = cache.key(f"triton {self.text} {grid} {integers} {shared} {lengths}", [])
+        places = [i for i, pointer in enumerate(is_pointer) if pointer]
+
+        def memory(argument: int) -> Any:
+            tensor = tensors[places.index(argument)]
+            length = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+            return tensor.as_strided((_available(tensor, length),), (1,), tensor.storage_offset()).cpu().numpy()
+
+        return lengths, compiling.loop_counts(self.name, self.text, tuple(integers), grid, memory)
+
+    def _obtain(
+        self,
+        grid: Grid,
+        integers: Sequence[int | None],
+        shared: Shared,
+        lengths: tuple[int, ...] | None,
+        counts: tuple[int, ...] | None,
+    ) -> _Program:
+        entry = cache.key(f"triton {self.text} {grid} {list(integers)} {shared} {lengths} {counts}", [])
 
         def make() -> cache.CachedKernel:
             from torch_spyre.triton import compiling  # late: a program in the cache needs no compiler
 
-            return compiling.compiled(self.name, self.text, integers, grid, shared, lengths)
+            return compiling.compiled(self.name, self.text, integers, grid, shared, lengths, counts)
 
         return _Program(driver.obtain(entry, make), shared)
 

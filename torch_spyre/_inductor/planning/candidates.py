@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from torch_spyre import constants
+from torch_spyre import constants, knobs
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.ownership import Split, cores_of
@@ -152,11 +152,15 @@ def _k_ways(parts: dict[str, list[Dim]], units: dict[str, int], cores: int) -> t
         return (1,)
     ways = k_ways(units["b"], units["m"], units["n"], units["k"], cores)
     huge = parts["k"][0].size * max(units["m"], units["n"] * 64) * 2 > constants.MAX_SPAN_BYTES
+    if huge and not knobs.get("cut_k"):
+        return (min(cores, MOST_K_WAYS),)
     return tuple(n for n in (1, 2, 4, MOST_K_WAYS) if n <= cores) if huge else (ways,)
 
 
 def k_ways(batch: int, rows: int, columns: int, k: int, cores: int) -> int:
     """Parts of k for a matmul of so many matrices, rows, sticks of columns and sticks of k."""
+    if not knobs.get("cut_k"):
+        return 1
     idle = cores // (batch * -(-rows // _ROWS) * columns)
     return max(1, 1 << min(idle, k // _K_STICKS).bit_length() >> 1)
 

@@ -186,7 +186,9 @@ class Views:
             raise UnsupportedOp(
                 f"a view at offset {part.offset} whose end is known only at launch; bind the argument when compiling"
             )
-        if first + low < 0 and high > low:
+        # Within a loop or a branch, which may never run, only bounds are known; what each access reaches is proved when
+        # the program is loaded.
+        if first + low < 0 and high > low and not self._stream.in_loop and not self._stream.in_branch:
             raise InvalidProgram(f"a view that begins at byte {first + low}, before its buffer")
         if part.arg is None:
             self.lx_bytes = max(self.lx_bytes, offset + high)

@@ -72,6 +72,10 @@ class Stream:
     def in_loop(self) -> bool:
         return len(self._blocks) > 1
 
+    @property
+    def in_branch(self) -> bool:
+        return any(block.guards for block in self._blocks)
+
     def values(self, affine: Affine) -> tuple[int, ...] | None:
         """The value on every core, if it depends on the core id alone."""
         totals = [affine.const] * self.cores

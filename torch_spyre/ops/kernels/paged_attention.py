@@ -77,6 +77,7 @@ def paged_attention(
     sums = powers.sum(-1).reshape(pairs, -1)
     weighted = torch.matmul(powers.reshape(pairs, shared, group * rows, form.page), some_values).reshape(pairs, -1)
     total = _added(sums, tables.tiles, count).view(count, shared, group, rows, 1)
+    total = torch.where(total == 0, 1.0, total)  # a row that sees nothing is 0: NaN would go into the pages
     result = _added(weighted, tables.tiles, count).view(count, shared, group, rows, wide) / total
     return result.permute(0, 3, 1, 2, 4).reshape(count * rows, heads, wide).index_select(0, tables.places)
 

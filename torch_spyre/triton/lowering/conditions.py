@@ -41,21 +41,21 @@ def _flatten(branch: Any) -> None:
             continue
         truth = condition
         if number:
-            one = _put(arith.ConstantOp(IntegerAttr(1, i1)), branch)
-            truth = _put(arith.XOrIOp(condition, one), branch)
+            one = put(arith.ConstantOp(IntegerAttr(1, i1)), branch)
+            truth = put(arith.XOrIOp(condition, one), branch)
         for op in list(region.walk()):
-            _mask(op, truth)
+            mask(op, truth)
         last = region.block.last_op
         sides.append(list(last.operands))
         for op in list(region.block.ops):
             if op is not last:
                 op.detach()
                 branch.parent_block().insert_op_before(op, branch)
-    chosen = [_chosen(branch, condition, *values) for values in zip(*sides, strict=True)] if branch.results else []
-    replace(branch, chosen)
+    results = [chosen(branch, condition, *values) for values in zip(*sides, strict=True)] if branch.results else []
+    replace(branch, results)
 
 
-def _put(op: Any, where: Operation) -> SSAValue:
+def put(op: Any, where: Operation) -> SSAValue:
     op.location = where.location
     block = where.parent_block()
     assert block is not None
@@ -65,10 +65,10 @@ def _put(op: Any, where: Operation) -> SSAValue:
 
 
 def _splat(condition: SSAValue, kind: TensorType, where: Operation) -> SSAValue:
-    return _put(SplatOp.made([condition], [TensorType(i1, kind.shape)]), where)
+    return put(SplatOp.made([condition], [TensorType(i1, kind.shape)]), where)
 
 
-def _chosen(branch: Operation, condition: SSAValue, then: SSAValue, other: SSAValue) -> SSAValue:
+def chosen(branch: Operation, condition: SSAValue, then: SSAValue, other: SSAValue) -> SSAValue:
     if then is other:
         return then
     element = then.type.element_type if isinstance(then.type, TensorType) else then.type
@@ -82,8 +82,8 @@ def _chosen(branch: Operation, condition: SSAValue, then: SSAValue, other: SSAVa
     return before(branch, f"%chosen = arith.select %condition, %then, %other : {kinds}", values)[0]
 
 
-def _mask(op: Any, truth: SSAValue) -> None:
-    """An access happens only where the condition holds. Loads from known places may happen anyway."""
+def mask(op: Any, truth: SSAValue, always: bool = False) -> None:
+    """An access happens only where the condition holds. Loads from known places may happen anyway, if not `always`."""
     if op.name == "tt.descriptor_store":
         raise refusal(op, "a store through a descriptor under a condition that is read; use pointers and a mask")
     if op.name == "tt.assert":
@@ -91,7 +91,7 @@ def _mask(op: Any, truth: SSAValue) -> None:
     if op.name not in _MASKED:
         return
     place = _MASKED[op.name]
-    if op.name == "tt.load":
+    if op.name == "tt.load" and not always:
         offset = address_of(op.operands[0], op).offset
         if not offset.leaves and not split(offset.scalar)[1]:
             return
@@ -100,7 +100,7 @@ def _mask(op: Any, truth: SSAValue) -> None:
         truth = _splat(truth, TensorType(i1, shape_of(pointer)), op)
     operands = list(op.operands)
     if len(operands) > place:
-        operands[place] = _put(arith.AndIOp(operands[place], truth), op)
+        operands[place] = put(arith.AndIOp(operands[place], truth), op)
     else:
         operands.append(truth)
     made = type(op).made(operands, [r.type for r in op.results], dict(op.attributes))
@@ -109,12 +109,12 @@ def _mask(op: Any, truth: SSAValue) -> None:
 
 def _excuse(op: Any, truth: SSAValue) -> None:
     """An assertion holds where its branch is not taken."""
-    one = _put(arith.ConstantOp(IntegerAttr(1, i1)), op)
-    excused = _put(arith.XOrIOp(truth, one), op)
+    one = put(arith.ConstantOp(IntegerAttr(1, i1)), op)
+    excused = put(arith.XOrIOp(truth, one), op)
     kind = op.operands[0].type
     if isinstance(kind, TensorType):
         excused = _splat(excused, kind, op)
-    op.operands[0] = _put(arith.OrIOp(op.operands[0], excused), op)
+    op.operands[0] = put(arith.OrIOp(op.operands[0], excused), op)
 
 
 def _put_all(made: Any, op: Operation) -> None:

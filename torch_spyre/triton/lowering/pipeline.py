@@ -17,6 +17,7 @@ from torch_spyre.triton.lowering import (
     carried_steps,
     combined_elements,
     conditions,
+    counted_loops,
     early_returns,
     element_functions,
     known_integers,
@@ -24,6 +25,7 @@ from torch_spyre.triton.lowering import (
     program_grid,
     rearranged,
     scalar_words,
+    trip_counts,
     ttir_text,
     unused,
 )
@@ -33,18 +35,20 @@ from torch_spyre.triton.lowering.refusals import refusal
 Grid = tuple[int, int, int]
 Shared = tuple[tuple[int, int, int], ...]  # pointer, the one whose memory it shares, elements between their starts
 Lengths = program_grid.Lengths
+Counts = counted_loops.Counts
 Trace = Callable[[str, ModuleOp], None]
 
 
 def passes(
-    arguments: Sequence[object], grid: Grid, shared: Shared, lengths: Lengths = None
+    arguments: Sequence[object], grid: Grid, shared: Shared, lengths: Lengths = None, counts: Counts = None
 ) -> list[tuple[str, Callable[[ModuleOp], None]]]:
     """Name and function of every pass, in order. `arguments` holds the integers of a launch, `lengths` the elements
-    from the start of each pointer to the end of its memory."""
+    from the start of each pointer to the end of its memory, `counts` how often the loops run that the launch counts."""
     return [
         ("known-integers", lambda m: known_integers.bind(m, arguments, grid)),
         ("fold", known_integers.fold),
         ("early-returns", early_returns.run),
+        ("counted-loops", lambda m: counted_loops.run(m, counts)),
         ("carried-steps", carried_steps.run),
         ("programs", lambda m: program_grid.run(m, grid, tile_accesses.needs_order(m), shared, lengths)),
         ("conditions", conditions.run),
@@ -67,13 +71,14 @@ def lower(
     grid: Grid,
     shared: Shared = (),
     lengths: Lengths = None,
+    counts: Counts = None,
     trace: Trace | None = None,
 ) -> ModuleOp:
     module = ttir_text.read(text, name)
     _refuse_double(module)
     if trace is not None:
         trace("ttir", module)
-    for title, run in passes(arguments, grid, shared, lengths):
+    for title, run in passes(arguments, grid, shared, lengths, counts):
         run(module)
         if trace is not None:
             trace(title, module)
@@ -82,6 +87,18 @@ def lower(
             raise refusal(op, "nothing of KTIR stands for it here")
     ktir_text.verify(module)
     return module
+
+
+def counted(
+    text: str, name: str, arguments: Sequence[object], grid: Grid, memory: Callable[[int], object]
+) -> tuple[int, ...]:
+    """How often the loops run whose bounds are in memory; `memory` gives the elements of an argument."""
+    module = ttir_text.read(text, name)
+    for title, run in passes(arguments, grid, ()):
+        if title == "counted-loops":
+            break
+        run(module)
+    return trip_counts.count(module, grid, memory)
 
 
 def _refuse_double(module: ModuleOp) -> None:

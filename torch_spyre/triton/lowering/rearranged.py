@@ -114,6 +114,9 @@ def flipped(op: Any, value: SSAValue, dim: int) -> SSAValue:
 
 def _gather(op: Any) -> None:
     value, index = op.operands
+    if str(index.type.element_type) in ("i8", "i16"):  # the card reads places as 32-bit numbers
+        wide = _sized(shape_of(index.type), _I32)
+        (index,) = splice.before(op, f"%w = arith.extsi %i : {index.type} to {wide}", {"i": index})
     axis, shape, text = int(op.attributes["axis"].value.data), shape_of(index.type), Text()
     view, kind, element, end = _kept(text, value, 0)
     places, places_kind, _, _ = _kept(text, index, -(-end // 128) * 32)

@@ -27,7 +27,6 @@ REFUSED = {
     "tt.descriptor_gather": "gathers through descriptors are not lowered yet; use pointer arithmetic",
     "tt.descriptor_scatter": "scatters through descriptors are not lowered yet; use pointer arithmetic",
     "tt.descriptor_reduce": "reductions through descriptors are not lowered yet; use tl.atomic_add",
-    "scf.while": "the number of iterations must be known when the kernel is launched; use a for loop",
 }
 _OPERATION = re.compile(r"^\s*(?:%[\w:, %#-]+ = )?\"?((?:tt|ttg|ttng|scf)\.[\w.]+)\"?", re.MULTILINE)
 _STRUCTURE = {"tt.func", "tt.return"}
@@ -35,6 +34,10 @@ _STRUCTURE = {"tt.func", "tt.return"}
 
 class LengthNeeded(UnsupportedOp):
     """A place comes from memory, so that the program has to know where the memory of its tensor ends."""
+
+
+class CountsNeeded(UnsupportedOp):
+    """The number of iterations of a loop comes from memory, so that the launch has to count them."""
 
 
 def refusal(op: Operation, reason: str) -> UnsupportedOp:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from xdsl.dialects.builtin import DenseArrayBase, TensorType, i32, i64
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, TensorType, i32, i64
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from torch_spyre.triton.lowering import linear
 from torch_spyre.triton.lowering.accesses.ktir_lines import Text
 from torch_spyre.triton.lowering.linear import Leaf, Linear, shape_of
-from torch_spyre.triton.lowering.ttir_ops import BroadcastOp, ReshapeOp, SplatOp, TransOp
+from torch_spyre.triton.lowering.ttir_ops import BroadcastOp, MakeRangeOp, ReshapeOp, SplatOp, TransOp
 
 
 def split(scalar: Linear) -> tuple[Linear, list[tuple[Linear, Leaf]]]:
@@ -34,6 +34,13 @@ def split(scalar: Linear) -> tuple[Linear, list[tuple[Linear, Leaf]]]:
         factor = Linear(0, {tuple(rest): count}) if rest else Linear(count)
         read.append((factor, Leaf(first, ())))
     return Linear(scalar.const, known), read
+
+
+def positions(op: Operation, dim: int, shape: Sequence[int]) -> Leaf:
+    """0, 1, 2, … along a dim of a tile."""
+    ends: dict[str, Attribute] = {"start": IntegerAttr(0, i32), "end": IntegerAttr(shape[dim], i32)}
+    value = _made(op, MakeRangeOp, [], TensorType(i32, [shape[dim]]), ends)
+    return Leaf(value, tuple(0 if d == dim else None for d in range(len(shape))))
 
 
 class Places:
@@ -116,7 +123,7 @@ class Places:
         if not isinstance(value.type, TensorType):
             if value.type == linear.INDEX:
                 return self._text.name(f"tensor.splat {self._narrowed(value)} : {self._tensor}")
-            value = _made(self._op, SplatOp, value, TensorType(value.type, self._shape))
+            value = _made(self._op, SplatOp, [value], TensorType(value.type, self._shape))
         else:
             given = shape_of(value.type)
             wanted = [leaf.dims[d] for d in self._dims]
@@ -125,23 +132,25 @@ class Places:
             element = value.type.element_type
             if order != sorted(order):
                 kind = TensorType(element, [given[d] for d in order])
-                value = _made(self._op, TransOp, value, kind, {"order": DenseArrayBase.from_list(i32, order)})
+                value = _made(self._op, TransOp, [value], kind, {"order": DenseArrayBase.from_list(i32, order)})
             thin = [1 if d is None else given[d] for d in wanted] or [1]
             if tuple(thin) != shape_of(value.type):
-                value = _made(self._op, ReshapeOp, value, TensorType(element, thin))
+                value = _made(self._op, ReshapeOp, [value], TensorType(element, thin))
             if tuple(thin) != self._shape:
-                value = _made(self._op, BroadcastOp, value, TensorType(element, self._shape))
-        if value.type.element_type == i64:  # type: ignore[attr-defined]
-            wide = self._tensor.replace("i32", "i64")
-            return self._text.name(f"arith.trunci {self._text.value(value)} : {wide} to {self._tensor}")
+                value = _made(self._op, BroadcastOp, [value], TensorType(element, self._shape))
+        element = value.type.element_type  # type: ignore[attr-defined]
+        if isinstance(element, IntegerType) and element.width.data not in (1, 32):
+            narrow = self._tensor.replace("i32", str(element))
+            cast = "trunci" if element == i64 else "extsi"
+            return self._text.name(f"arith.{cast} {self._text.value(value)} : {narrow} to {self._tensor}")
         return self._text.value(value)
 
     def _narrowed(self, value: SSAValue) -> str:
         return self._text.name(f"arith.index_cast {self._text.value(value)} : index to i32")
 
 
-def _made(before: Operation, kind: Any, value: SSAValue, result: TensorType, attributes: Any = None) -> SSAValue:
-    made = kind.made([value], [result], attributes)
+def _made(before: Operation, kind: Any, values: list[SSAValue], result: TensorType, attributes: Any = None) -> SSAValue:
+    made = kind.made(values, [result], attributes)
     made.location = before.location
     block = before.parent_block()
     assert block is not None

@@ -64,6 +64,10 @@ def _is_box(form: Form) -> bool:
     return bool(used) and (used[0] < 0 or form.scalar.is_const)
 
 
+def _dims_of(form: Form) -> set[int]:
+    return {d for d, stride in enumerate(form.strides) if stride}
+
+
 class _Tile:
     """The tile of one load or store."""
 
@@ -80,11 +84,19 @@ class _Tile:
         self._conditions = list(mask.others) if self.indexed else []
         self._boxes = [_Box() for _ in self.shape]
         self._scalars: list[Linear] = []
+        open_dims = self._open_dims(mask) if self._leaves else set()
         for form, truth in mask.bounds:
-            if self.indexed and not _is_box(form):
+            if self.indexed and (not _is_box(form) or _dims_of(form) & open_dims):
                 self._conditions.append(truth)
             else:
                 self._note(form)
+        self.may_meet = any(leaf.dims and any(d is not None for d in leaf.dims) for _, leaf in self._leaves)
+        self._moved = {d for d in open_dims if self._strides[d]}
+        self._leaves += [
+            (Linear(self._strides[d]), indexed_places.positions(op, d, self.shape)) for d in sorted(self._moved)
+        ]
+        if self._moved and stores and address.offset.digits:
+            raise refusal(op, "a store to places from memory and to remainders of positions under one mask; split it")
         self._caps = [0] * len(self.shape)  # one past the greatest coordinate
         self._dims = [self._dim(d) for d in range(len(self.shape))]
 
@@ -97,10 +109,13 @@ class _Tile:
         """True if elements that are not stored have a place that does not exist."""
         return self._stores and bool(self._conditions)
 
-    @property
-    def may_meet(self) -> bool:
-        """True if two positions may have one place, which only the running program knows."""
-        return any(leaf.dims and any(d is not None for d in leaf.dims) for _, leaf in self._leaves)
+    def _open_dims(self, mask: Mask) -> set[int]:
+        """Dims of which only the running program knows how far positions go. Their positions are part of the places:
+        a view would reach past the end of the memory where the mask ends before."""
+        found = {d for leaf in mask.others for d in range(len(self.shape)) if leaf.dims and leaf.depends_on(d)}
+        return found.union(
+            *(_dims_of(form) for form, _ in mask.bounds if not _is_box(form) or not form.scalar.is_const)
+        )
 
     def _note(self, condition: Form) -> None:
         used = [d for d, stride in enumerate(condition.strides) if stride]
@@ -163,7 +178,7 @@ class _Tile:
         offset = text.sum(rest) if not rest.is_const or rest.const else ""
         subscripts = []
         for d, (anchor, start, end) in enumerate(self._dims):
-            if (digits or self.indexed) and self._is_free(d):
+            if d in self._moved or ((digits or self.indexed) and self._is_free(d)):
                 continue
             if isinstance(start, str):  # coordinates count from the first one that exists
                 moved = text.name(f"arith.muli {start}, {text.number(self._strides[d])} : index")
@@ -210,7 +225,9 @@ class _Tile:
         length = self._address.length
         if length is None:
             raise LengthNeeded(str(refusal(self._op, "an address from memory, of a tensor whose length is not given")))
-        steps = [*zip(self._strides, self._caps, strict=True)]
+        steps = [
+            (s, cap) for d, (s, cap) in enumerate(zip(self._strides, self._caps, strict=True)) if d not in self._moved
+        ]
         steps += [
             (factor, size) for (factor, _), size in zip(self._address.offset.digits, sizes_of_digits, strict=True)
         ]
