@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from spyre_inference import vllm_api  # most of vLLM cannot be imported yet
+from spyre_inference.refusals import refuse
 from spyre_inference.vllm_api import CpuPlatform, PlatformEnum
 from torch_spyre.errors import UnsupportedOp
 
@@ -57,6 +58,7 @@ class SpyrePlatform(CpuPlatform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
+        refuse(vllm_config)
         cache = vllm_config.cache_config
         given = cache.user_specified_block_size
         if given and cache.block_size != PAGE:

@@ -212,6 +212,17 @@ def test_out_of_memory_is_recoverable() -> None:
     assert torch.ones(3, dtype=FP16).to("spyre").tolist() == [1.0, 1.0, 1.0]
 
 
+def test_a_card_that_is_not_there_is_named() -> None:
+    for index in (5, 100):
+        with pytest.raises(RuntimeError, match=rf"Device index {index} out of range \[0, 1\); AIU_WORLD_SIZE says"):
+            torch.ones(3, device=f"spyre:{index}")
+
+
+def test_complex_numbers_are_told_what_to_do() -> None:
+    with pytest.raises(UnsupportedOp, match=r"does not support dtype complex64; .*\.cpu\(\).*view_as_real"):
+        torch.ones(3, dtype=torch.complex64, device="spyre")
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
 def test_unsupported_dtypes(dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")

@@ -61,16 +61,20 @@ c10::DeviceIndex current_device() {
   return current_index == -1 ? static_cast<c10::DeviceIndex>(default_device()) : current_index;
 }
 
+std::string no_such_device(int64_t index) {
+  return c10::str("Device index ", index, " out of range [0, ", static_cast<int>(device_count()),
+                  "); AIU_WORLD_SIZE says how many cards there are, and SPYRE_DEVICES which of them are seen; set them "
+                  "before the process starts");
+}
+
 void set_current_device(c10::DeviceIndex index) {
-  TORCH_CHECK(index >= 0 && index < device_count(), "Device index ", static_cast<int>(index), " out of range [0, ",
-              static_cast<int>(device_count()), ")");
+  TORCH_CHECK(index >= 0 && index < device_count(), no_such_device(index));
   current_index = index;
 }
 
 c10::DeviceIndex resolve_device(c10::DeviceIndex index) {
   if (index == -1) return current_device();
-  TORCH_CHECK(index >= 0 && index < device_count(), "Device index ", static_cast<int>(index), " out of range [0, ",
-              static_cast<int>(device_count()), ")");
+  TORCH_CHECK(index >= 0 && index < device_count(), no_such_device(index));
   return index;
 }
 

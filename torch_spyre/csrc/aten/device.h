@@ -7,6 +7,8 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <string>
+
 #include "spyre/card.h"
 
 namespace spyre {
@@ -16,6 +18,9 @@ c10::DeviceIndex device_count();
 c10::DeviceIndex device_count_or_zero() noexcept;
 c10::DeviceIndex current_device();
 void set_current_device(c10::DeviceIndex index);
+
+/// The message for a number that is no card's.
+std::string no_such_device(int64_t index);
 /// -1 and absent mean the current device; anything else out of range raises.
 c10::DeviceIndex resolve_device(c10::DeviceIndex index);
 c10::Device spyre_device(c10::DeviceIndex index);

@@ -168,8 +168,11 @@ bool is_supported(c10::ScalarType dtype) { return elems_per_stick(device_format(
 
 void check_supported(c10::ScalarType dtype) {
   if (!is_supported(dtype)) {
-    raise("UnsupportedOp", c10::str("Spyre backend does not support dtype ", c10::getDtypeNames(dtype).first,
-                                    "; convert to float16, float32 or an integer type on the host first"));
+    const char* advice = c10::isComplexType(dtype)
+                             ? "; compute with complex numbers on the host (.cpu()), or keep real and imaginary parts "
+                               "as two tensors (torch.view_as_real)"
+                             : "; convert to float16, float32 or an integer type on the host first";
+    raise("UnsupportedOp", c10::str("Spyre backend does not support dtype ", c10::getDtypeNames(dtype).first, advice));
   }
   if (dtype == c10::ScalarType::Long) warn_int64_downcast();
 }

@@ -114,7 +114,7 @@ void bind_device(py::module_& m) {
   m.def(
       "set_device",
       [](int64_t index) {
-        TORCH_CHECK(index != -1, "Device index -1 out of range [0, ", static_cast<int>(device_count()), ")");
+        TORCH_CHECK(index != -1, no_such_device(index));
         set_current_device(checked(index));
       },
       py::arg("index"));

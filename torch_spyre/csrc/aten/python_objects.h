@@ -23,8 +23,7 @@ using NotNone = pybind11::pos_only;
 
 /// The index of a device from Python, where -1 is the current one: any other number that is no device raises.
 inline c10::DeviceIndex checked(int64_t index) {
-  TORCH_CHECK(index >= -1 && index < device_count(), "Device index ", index, " out of range [0, ",
-              static_cast<int>(device_count()), ")");
+  TORCH_CHECK(index >= -1 && index < device_count(), no_such_device(index));
   return resolve_device(static_cast<c10::DeviceIndex>(index));
 }
 

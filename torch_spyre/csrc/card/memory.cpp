@@ -8,6 +8,7 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -51,6 +52,12 @@ uint64_t clear_bits(const std::vector<uint64_t>& words, uint64_t first, uint64_t
     n += static_cast<uint64_t>(std::popcount(clear));
   }
   return n;
+}
+
+std::string gib(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(bytes) / (uint64_t{1} << 30));
+  return text;
 }
 
 }  // namespace
@@ -173,7 +180,9 @@ uint64_t Memory::allocate(uint64_t bytes) {
                 "cannot allocate " + std::to_string(bytes) +
                     " bytes of card memory: " + std::to_string(total_bytes() - allocated_) + " bytes free of " +
                     std::to_string(total_bytes()) + ", largest free block " + std::to_string(free_.largest()) +
-                    " bytes (an allocation never crosses a 16 GiB segment); free tensors or use smaller ones");
+                    " bytes (an allocation never crosses a 16 GiB segment). Asked for " + gib(bytes) + " with " +
+                    gib(total_bytes() - allocated_) + " free; the largest tensor that fits now has " +
+                    gib(free_.largest()) + ": free tensors or use smaller ones");
   try {
     open_pages(address + rounded);
   } catch (...) {
