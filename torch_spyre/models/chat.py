@@ -186,12 +186,6 @@ def _chosen(name: str) -> torch.device:
     return device
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens from 1 on")
-    return int(text)
-
-
 def _import_compiler() -> threading.Thread:
     """Inductor is a second of imports that the weights, copied by the other processor, need not wait for."""
     # Dynamo first and here: two threads that import its modules in different orders would wait for each other.
@@ -223,8 +217,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_line.parser("chat", __doc__.splitlines()[0], '"Why is the sky blue?" --tokens 64')
     parser.add_argument("prompt", nargs="*", help="ask this and stop; without it, a conversation")
     parser.add_argument("--device", default="spyre", help="spyre (default) or cpu")
-    parser.add_argument("--tokens", type=_count, default=256, help="longest answer")
-    parser.add_argument("--context", type=_count, default=1024, help="longest conversation, in tokens")
+    parser.add_argument("--tokens", type=command_line.count, default=256, help="longest answer")
+    parser.add_argument("--context", type=command_line.count, default=1024, help="longest conversation, in tokens")
     parser.add_argument(
         "--weights", choices=("fp16", "fp8", "int8"), default="fp16", help="8-bit weights are made while they load"
     )
