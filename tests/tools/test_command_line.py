@@ -64,6 +64,27 @@ def test_bad_input_gets_a_message(name: str, capsys: pytest.CaptureFixture[str])
     assert problem in err and "Traceback" not in err + out
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["smi", "dmon", "-c", "-1"], "'-1' is no whole number from 1 on"),
+        (["ktir", "time", "EXAMPLE", "-n", "0"], "'0' is no whole number from 1 on"),
+        (["chat", "--tokens", "0", "Hello"], "'0' is no whole number from 1 on"),
+        (["predict", "smollm2-135m", "--set", "memory.bandwidht=3"], "did you mean memory.bandwidth?"),
+        (["predict", "smollm2-135m", "--sweep", "nothing=1"], "write batch=1,2,4"),
+        (["ktir", "dump", "EXAMPLE", "--form", "other"], "invalid choice: 'other'"),
+        (["ktir", "run", "EXAMPLE", "--set", "q=3"], "has no such scalar"),
+        (["explain", "--html", "/no/such/folder/x.html", __file__], "no directory /no/such/folder"),
+        (["trace", "summary", __file__], "is not a Chrome trace"),
+        (["perf", "validate", "no-such.csv"], "no-such.csv"),
+    ],
+)
+def test_options_that_cannot_be_right(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call([str(ktir.example("softmax")) if word == "EXAMPLE" else word for word in words]) == 2
+    out, err = capsys.readouterr()
+    assert problem in err and "Traceback" not in err + out
+
+
 def test_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["--help"]) == 0
     out = capsys.readouterr().out

@@ -8,8 +8,12 @@ import runpy
 from pathlib import Path
 
 import dropout
+import flash_attention
+import grouped_gemm
 import layer_norm
+import layer_norm_backward
 import matmul
+import persistent_matmul
 import pytest
 import softmax
 import torch
@@ -99,6 +103,44 @@ def test_dropout(interpreter: Interpreter, probability: float) -> None:
     assert torch.equal(found == 0, expected == 0)
     # The interpreter computes 1 - p of the Python float; on the card p is a float32.
     torch.testing.assert_close(found, expected, rtol=(4 + probability / (1 - probability)) * U32, atol=0)
+
+
+@pytest.mark.parametrize("heads, length, dim, block", [(3, 100, 32, 64), (1, 64, 64, 32), (2, 5, 16, 16)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_flash_attention(heads: int, length: int, dim: int, block: int, is_causal: bool) -> None:
+    q, k, v = (torch.randn(heads, length, dim) for _ in range(3))
+    found = flash_attention.attention(*(t.to("spyre") for t in (q, k, v)), causal=is_causal, block=block).cpu()
+    wide = (t.double() for t in (q, k, v))
+    expected = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=is_causal)
+    assert ((found - expected).abs() <= (length + dim + 32) * U32 * v.abs().max() * 4).all()
+
+
+@pytest.mark.parametrize("M, N, K", [(64, 64, 64), (300, 500, 70), (17, 130, 33)])
+def test_persistent_matmul(M: int, N: int, K: int) -> None:
+    left, right = stored(M, K), stored(K, N)
+    found = persistent_matmul.multiply(left.to("spyre"), right.to("spyre")).cpu()
+    assert_close_dl16(found, left.double() @ right.double(), extra=matmul_error(left, right))
+
+
+@pytest.mark.parametrize("sizes", [[5, 0, 70, 33], [0, 0, 1], [64]])
+def test_grouped_gemm(sizes: list[int]) -> None:
+    starts = torch.tensor([0, *sizes]).cumsum(0).int()
+    rows, weights = stored(sum(sizes), 50), stored(len(sizes), 50, 90)
+    found = grouped_gemm.multiply(rows.to("spyre"), weights.to("spyre"), starts.to("spyre")).cpu()
+    for mine, left, right in zip(found.split(sizes), rows.split(sizes), weights, strict=True):
+        assert_close_dl16(mine, left.double() @ right.double(), extra=matmul_error(left, right))
+
+
+@pytest.mark.parametrize("rows, columns", [(100, 300), (3, 16), (1, 5)])
+def test_layer_norm_backward(rows: int, columns: int) -> None:
+    inputs, grad = (torch.randn(rows, columns), torch.rand(columns), torch.rand(columns)), torch.randn(rows, columns)
+    wide = [t.double().requires_grad_() for t in inputs]
+    torch.layer_norm(wide[0], (columns,), wide[1], wide[2]).backward(grad.double())
+    placed = [t.to("spyre").requires_grad_() for t in inputs]
+    layer_norm_backward.LayerNorm.apply(*placed).backward(grad.to("spyre"))
+    for mine, exact in zip(placed, wide, strict=True):
+        room = (rows + columns + 32) * U32 * exact.grad.abs().max()
+        assert ((mine.grad.cpu() - exact.grad).abs() <= room).all()
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in EXAMPLES.glob("*.py")))

@@ -100,7 +100,7 @@ def test_every_change_names_the_missing_hook() -> None:
 
 
 def test_start_up_imports_no_library() -> None:
-    libraries = {name.split(".")[0] for name in (*integrations.ACCEPT, *integrations.CHOOSE)}
+    libraries = {name.split(".")[0] for name in (*integrations.ACCEPT, *integrations.CHOOSE)} - {"torch"}
     text = f"import sys, torch; print(sorted({libraries!r} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=900)
     assert done.stdout.split() == ["[]"], done.stderr

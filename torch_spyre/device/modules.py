@@ -10,11 +10,12 @@ place of its kernel.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
@@ -143,6 +144,8 @@ class _Mover:
         dtype = self.dtype if self.dtype is not None and floating else old.dtype
         if old.device == self.device and old.dtype == dtype:
             return old
+        if _is_of_parts(old):
+            return self._parts_of(old if old.dtype == dtype else old.to(dtype), order)
         if order is not None and old.is_contiguous() and old.device.type != "meta":
             layout = weight_layout(old.shape, dtype, order)
             return to_with_layout(old.detach(), layout, dtype, self.device, self.non_blocking)
@@ -150,3 +153,19 @@ class _Mover:
         if layout is not None and layout.device_dtype == _C.get_device_dtype(dtype):  # from another card
             return to_with_layout(old.detach(), layout, dtype, self.device, self.non_blocking)
         return old.detach().to(self.device, dtype, non_blocking=self.non_blocking)
+
+    def _parts_of(self, old: Any, order: Order | None) -> torch.Tensor:
+        """A tensor made of others, codes and scales for instance: each is moved, those of its size in its order."""
+        whole = _Mover(self.device, None, self.non_blocking, {})
+        names, context = old.__tensor_flatten__()
+        moved = {n: whole._convert(p, order if p.shape == old.shape else None) for n, p in _parts(old, names)}
+        return cast("torch.Tensor", type(old).__tensor_unflatten__(moved, context, old.shape, old.stride()))
+
+
+def _is_of_parts(tensor: torch.Tensor) -> bool:
+    """Quantised weights of libraries. A part of a distributed tensor is another matter."""
+    return is_traceable_wrapper_subclass(tensor) and not type(tensor).__module__.startswith("torch.distributed")
+
+
+def _parts(tensor: Any, names: Sequence[str]) -> list[tuple[str, torch.Tensor]]:
+    return [(name, getattr(tensor, name)) for name in names]

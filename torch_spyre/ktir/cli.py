@@ -114,7 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
             command.add_argument("--seed", type=int, default=0, help="of the random inputs")
             command.add_argument("--sanitize", action="store_true", help="check every access while running")
         if name == "time":
-            command.add_argument("-n", "--repeat", type=int, default=10, help="launches to time")
+            command.add_argument("-n", "--repeat", type=command_line.count, default=10, help="launches to time")
     return parser
 
 

@@ -42,7 +42,7 @@ class Stages:
 class Chat:
     """A conversation with SmolLM2 on `device`."""
 
-    def __init__(self, device: str = "spyre", compile: bool = True, context: int = 1024) -> None:
+    def __init__(self, device: str = "spyre", compile: bool = True, context: int = 1024, weights: str = "fp16") -> None:
         self.stages = Stages()
         self.device = _chosen(device)
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched; a look at the hub would wait for the network
@@ -59,6 +59,10 @@ class Chat:
         self.stages.done("checkpoint folder")
         self.context = context
         self.model = load(folder, self.device, torch.float16 if self.device.type != "cpu" else torch.float32)
+        if weights != "fp16":
+            from torch_spyre.models.quantised_linear import quantise  # late: start-up
+
+            quantise(self.model, weights)
         self.stages.done("weights")
         self.tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
         self.stages.done("tokenizer")
@@ -182,12 +186,6 @@ def _chosen(name: str) -> torch.device:
     return device
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens from 1 on")
-    return int(text)
-
-
 def _import_compiler() -> threading.Thread:
     """Inductor is a second of imports that the weights, copied by the other processor, need not wait for."""
     # Dynamo first and here: two threads that import its modules in different orders would wait for each other.
@@ -219,8 +217,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_line.parser("chat", __doc__.splitlines()[0], '"Why is the sky blue?" --tokens 64')
     parser.add_argument("prompt", nargs="*", help="ask this and stop; without it, a conversation")
     parser.add_argument("--device", default="spyre", help="spyre (default) or cpu")
-    parser.add_argument("--tokens", type=_count, default=256, help="longest answer")
-    parser.add_argument("--context", type=_count, default=1024, help="longest conversation, in tokens")
+    parser.add_argument("--tokens", type=command_line.count, default=256, help="longest answer")
+    parser.add_argument("--context", type=command_line.count, default=1024, help="longest conversation, in tokens")
+    parser.add_argument(
+        "--weights", choices=("fp16", "fp8", "int8"), default="fp16", help="8-bit weights are made while they load"
+    )
     parser.add_argument("--eager", action="store_true", help="do not compile the decoder block")
     parser.add_argument("--timings", action="store_true", help="say where the time until the first token went")
     command_line.add_json(parser, "print question, answer and times as one JSON document; needs a prompt")
@@ -235,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--json needs a prompt")
     os.environ.setdefault("TORCH_SPYRE_DOWNCAST_WARN", "0")  # ids never come near the limits of int32
     try:
-        chat = Chat(args.device, not args.eager, args.context)
+        chat = Chat(args.device, not args.eager, args.context, args.weights)
         if args.json:
             command_line.print_json(_record(chat, " ".join(args.prompt), args.tokens))
             return 0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import math
 import tomllib
@@ -43,7 +44,9 @@ class Device:
             name = key.replace("__", ".")
             old = constants.get(name)
             if old is None:
-                raise InvalidArgument(f"device description {self.name} has no constant {name}")
+                near = difflib.get_close_matches(name, constants, 1)
+                hint = f": did you mean {near[0]}?" if near else "; `spyre perf devices` lists them"
+                raise InvalidArgument(f"device description {self.name} has no constant {name}{hint}")
             constants[name] = Constant(value, old.unit, "what-if", old.confidence)
         return Device(self.name, self.description, constants)
 

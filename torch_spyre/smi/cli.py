@@ -197,7 +197,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command")
     dmon = commands.add_parser("dmon", help="one line per card and interval, until interrupted")
     dmon.add_argument("-d", "--delay", type=_positive, default=1.0, metavar="SECONDS", help="interval (default 1)")
-    dmon.add_argument("-c", "--count", type=int, default=None, metavar="N", help="stop after N samples")
+    dmon.add_argument("-c", "--count", type=command_line.count, default=None, metavar="N", help="stop after N samples")
     dmon.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="one JSON object per line")
     return parser
 

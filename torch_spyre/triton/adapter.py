@@ -169,13 +169,16 @@ class Launcher:
 
 
 def _flat(kinds: Any, values: Any, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Name and value of each argument of the TTIR function: tuples flattened, constants left out."""
+    """Name and value of each argument of the TTIR function: tuples and descriptors taken apart, constants left out."""
     for i, (kind, value) in enumerate(zip(kinds, values, strict=True)):
         name = names[i] if i < len(names) else names[-1]
         if isinstance(kind, tuple):
             yield from _flat(kind, value, [name] * len(kind))
         elif kind.startswith("tensordesc"):
-            raise UnsupportedOp(f"{name}: a descriptor made on the host; call tl.make_tensor_descriptor in the kernel")
+            if "nan" in str(getattr(value, "padding", "zero")).lower():
+                raise UnsupportedOp(f"{name}: a descriptor that pads with NaN; the card pads with 0")
+            for part in (value.base, *value.shape, *value.strides):
+                yield name, part
         elif kind != "constexpr":
             yield name, float(value) if kind.startswith(("fp", "bf")) else value
 

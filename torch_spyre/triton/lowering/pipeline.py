@@ -18,6 +18,7 @@ from torch_spyre.triton.lowering import (
     combined_elements,
     conditions,
     counted_loops,
+    descriptors,
     early_returns,
     element_functions,
     known_integers,
@@ -45,6 +46,7 @@ def passes(
     """Name and function of every pass, in order. `arguments` holds the integers of a launch, `lengths` the elements
     from the start of each pointer to the end of its memory, `counts` how often the loops run that the launch counts."""
     return [
+        ("descriptors", descriptors.run),
         ("known-integers", lambda m: known_integers.bind(m, arguments, grid)),
         ("fold", known_integers.fold),
         ("early-returns", early_returns.run),

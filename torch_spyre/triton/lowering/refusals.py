@@ -24,9 +24,6 @@ REFUSED = {
     "tt.dot_scaled": "the card has no scaled products; scale the operands and use tl.dot",
     "tt.make_tensor_ptr": "block pointers of Triton 3.7 are not lowered; use tensor descriptors or pointer arithmetic",
     "tt.advance": "block pointers of Triton 3.7 are not lowered; use tensor descriptors or pointer arithmetic",
-    "tt.descriptor_gather": "gathers through descriptors are not lowered yet; use pointer arithmetic",
-    "tt.descriptor_scatter": "scatters through descriptors are not lowered yet; use pointer arithmetic",
-    "tt.descriptor_reduce": "reductions through descriptors are not lowered yet; use tl.atomic_add",
 }
 _OPERATION = re.compile(r"^\s*(?:%[\w:, %#-]+ = )?\"?((?:tt|ttg|ttng|scf)\.[\w.]+)\"?", re.MULTILINE)
 _STRUCTURE = {"tt.func", "tt.return"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -17,10 +18,15 @@ from torch_spyre.ir.ktir.reader import KtirParser
 _WITH_ORIGIN = ("ktdp.load", "ktdp.store")
 
 
-def before(op: Operation, text: str, values: Mapping[str, SSAValue]) -> tuple[SSAValue, ...]:
-    """Inserts KTIR before an operation; `%name` is the value of that name. Gives the results of the last operation."""
+def before(
+    op: Operation, text: str, values: Mapping[str, SSAValue], dialects: Context | None = None
+) -> tuple[SSAValue, ...]:
+    """Inserts KTIR before an operation, or text in other dialects; `%name` is the value of that name. Gives the results
+    of the last operation."""
     arguments = ", ".join(f"%{name}: {value.type}" for name, value in values.items())
-    module = KtirParser(context(), f"func.func @text({arguments}) {{\n{text}\nreturn\n}}", "<pass>").parse_module()
+    module = KtirParser(
+        dialects or context(), f"func.func @text({arguments}) {{\n{text}\nreturn\n}}", "<pass>"
+    ).parse_module()
     function = module.body.block.first_op
     assert isinstance(function, FuncOp)
     block = function.body.block

@@ -334,6 +334,32 @@ def _descriptor_store(cls: Any, parser: Parser) -> Operation:
     return cls.made(parser.resolve_operands([base, *indices, value], types, parser.pos), [], attributes)  # type: ignore[no-any-return]
 
 
+def _descriptor_scatter(cls: Any, parser: Parser) -> Operation:
+    base, indices = parser.parse_unresolved_operand(), _indices(parser)
+    parser.parse_punctuation(",")
+    value = parser.parse_unresolved_operand()
+    attributes = _words(parser)
+    parser.parse_punctuation(":")
+    return cls.made(parser.resolve_operands([base, *indices, value], _types(parser), parser.pos), [], attributes)  # type: ignore[no-any-return]
+
+
+def _descriptor_gather(cls: Any, parser: Parser) -> Operation:
+    base, indices = parser.parse_unresolved_operand(), _indices(parser)
+    attributes = _words(parser)
+    parser.parse_punctuation(":")
+    kind = parser.parse_function_type()
+    values = parser.resolve_operands([base, *indices], list(kind.inputs), parser.pos)
+    return cls.made(values, list(kind.outputs), attributes)  # type: ignore[no-any-return]
+
+
+def _descriptor_reduce(cls: Any, parser: Parser) -> Operation:
+    kind = parser.parse_identifier()
+    parser.parse_punctuation(",")
+    made = _descriptor_store(cls, parser)
+    made.attributes["kind"] = StringAttr(kind)
+    return made
+
+
 GetProgramIdOp = _define("get_program_id", _axis)
 GetNumProgramsOp = _define("get_num_programs", _axis)
 MakeRangeOp = _define("make_range", _no_operands)
@@ -347,6 +373,7 @@ LoadOp = _define("load", _load)
 StoreOp = _define("store", _store)
 BaseOp = _define("base", _arrow, "The pointer of a launch argument whose base address is an index; not of Triton's.")
 ReduceOp = _define("reduce", _functional)  # printed in generic form
+MakeTensorDescriptorOp = _define("make_tensor_descriptor", _descriptor)
 ReduceReturnOp = _define("reduce.return", _returned)
 
 OPERATIONS = (
@@ -377,9 +404,12 @@ OPERATIONS = (
     _define("dot", _dot),
     _define("extern_elementwise", _functional),
     _define("atomic_rmw", _functional),
-    _define("make_tensor_descriptor", _descriptor),
+    MakeTensorDescriptorOp,
     _define("descriptor_load", _descriptor_load),
     _define("descriptor_store", _descriptor_store),
+    _define("descriptor_gather", _descriptor_gather),
+    _define("descriptor_scatter", _descriptor_scatter),
+    _define("descriptor_reduce", _descriptor_reduce),
 )
 
 Tt = Dialect("tt", list(OPERATIONS), [PointerType, DescriptorType])

@@ -83,6 +83,10 @@ template <Format f, bool kHost = false>
 SPYRE_INLINE void load_pair(const std::byte* p, F& a, F& b) {
   if constexpr (f == Format::SEN169_FP16) {
     load_sen169<kHost>(p, a, b);
+  } else if constexpr (f == Format::SEN143_FP8) {
+    load_small_pair<kE4M3>(p, a, b);
+  } else if constexpr (f == Format::SEN152_FP8) {
+    load_small_pair<kE5M2>(p, a, b);
   } else {
     a = load_vector<f, kHost>(p);
     b = load_vector<f, kHost>(p + 16 * vector_bytes(f));

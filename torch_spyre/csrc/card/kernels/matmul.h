@@ -98,11 +98,6 @@ void multiply_direct(const Problem& p, const float* a, int64_t m0, int64_t rows,
   tile.finish();
 }
 
-/// Whether multiply_row serves.
-inline bool is_row(const Problem& p) {
-  return p.m == 1 && p.b.format == Format::SEN169_FP16 && p.b.row.block == 0 && !p.b.taps && !p.accumulate && !p.bytes;
-}
-
 constexpr int64_t kAheadRows = 32;  // sticks that the memory delivers while one product ends and the next one begins
 constexpr int64_t kFirstRows = 16;  // and while A is decoded
 
@@ -113,8 +108,8 @@ SPYRE_INLINE void prefetch_stick(const std::byte* p) {
 
 /// One row and a stick of columns, in registers from the first k to the last. Reads ahead past the end of B: products
 /// that follow each other in memory keep it busy, though each is done in a few microseconds.
-inline void multiply_row(const Problem& p, const float* a, int64_t n) {
-  constexpr int kVectors = 4;
+template <Format f, int kVectors>
+void multiply_row(const Problem& p, const float* a, int64_t n) {
   const int64_t pitch = p.b.row.inner;
   const std::byte* b = p.b.base + offset_of(p.b.column, n);
   F sum[kVectors];
@@ -124,7 +119,7 @@ inline void multiply_row(const Problem& p, const float* a, int64_t n) {
     const int64_t depth = min64(kDepth, p.k - k);
     for (int64_t i = 0; i < depth; ++i, b += pitch) {
       F x[kVectors];
-      load_vectors<Format::SEN169_FP16, kVectors>(b, x);
+      load_vectors<f, kVectors>(b, x);
       prefetch_stick(b + kAheadRows * pitch);
       const F y = splat(a[i]);
       SPYRE_UNROLL
@@ -136,6 +131,37 @@ inline void multiply_row(const Problem& p, const float* a, int64_t n) {
   for (int v = 0; v < kVectors; ++v) store(line + v * 16, sum[v]);
   store_span(p.c.format, p.c.base + p.c.row_offset(0), p.c.column, n, 16 * kVectors, line);
 }
+
+using RowFunction = void (*)(const Problem&, const float*, int64_t);
+
+/// multiply_row for the format of B, or null.
+template <int vectors>
+RowFunction row_function(Format f) {
+  switch (f) {
+    case Format::SEN169_FP16:
+      return multiply_row<Format::SEN169_FP16, vectors>;
+    case Format::SEN143_FP8:
+      return multiply_row<Format::SEN143_FP8, vectors>;
+    case Format::SEN152_FP8:
+      return multiply_row<Format::SEN152_FP8, vectors>;
+    case Format::SENINT8:
+      return multiply_row<Format::SENINT8, vectors>;
+    default:
+      return nullptr;
+  }
+}
+
+/// Whether multiply_row serves.
+inline bool is_row(const Problem& p) {
+  return p.m == 1 && row_function<4>(p.b.format) && p.b.row.block == 0 && !p.b.taps && !p.accumulate && !p.bytes;
+}
+
+/// Vectors of a stick of 8-bit elements, where that many sums stay in registers.
+#if defined(SPYRE_KERNELS_AVX512)
+constexpr int kWideRow = 8;
+#else
+constexpr int kWideRow = 4;
+#endif
 
 using DirectFunction = void (*)(const Problem&, const float*, int64_t, int64_t, int64_t, int64_t);
 
@@ -165,11 +191,14 @@ void multiply_problem(const Problem& p) {
   const int64_t blocks = (p.k + kDepth - 1) / kDepth;
   float* a = static_cast<float*>(scratch(kScratchA, sizeof(float) * static_cast<size_t>(blocks * p.m * kRowPitch)));
   decode_rows(p.a, 0, p.m, p.k, a);
-  for (int64_t n = 0; n < p.n; n += 64) {
-    if (side_by_side(p.b, n, p.n) < 64) {
+  const int64_t stick = row && format_bytes(p.b.format) == 1 ? kWideRow * 16 : 64;
+  for (int64_t n = 0, step; n < p.n; n += step) {
+    const int64_t together = side_by_side(p.b, n, p.n);
+    step = together >= stick ? stick : 64;
+    if (together < 64) {
       multiply_columns(p, RowBlock(p, 0, p.m), n, min64(64, p.n - n), chunk_depth(p));
     } else if (row) {
-      multiply_row(p, a, n);
+      (step > 64 ? row_function<kWideRow> : row_function<4>)(p.b.format)(p, a, n);
     } else {
       direct(p, a, 0, p.m, n, 64);
     }

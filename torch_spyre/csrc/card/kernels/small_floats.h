@@ -18,4 +18,41 @@ SPYRE_INLINE F decode_small(I code) {
   return floats(select(nan, splat_i(0x7FC00000), value));
 }
 
+#if defined(SPYRE_KERNELS_AVX512) || defined(SPYRE_KERNELS_AVX2)
+/// Sixteen codes that are numbers.
+template <const SmallFloat& f>
+SPYRE_INLINE F half_of(__m128i codes) {
+  constexpr int kShift = 10 - f.mantissa_bits;
+  // The sign comes twice: at its place, and above the digits where those leave room.
+  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), kShift);
+  alignas(32) uint16_t halves[16];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(halves),
+                     kShift == 8 ? shifted : _mm256_and_si256(shifted, _mm256_set1_epi16(static_cast<short>(0xBFFF))));
+  return mul(load_f16(halves), splat(float_of(static_cast<uint32_t>(127 + 15 - f.bias) << 23)));
+}
+#endif
+
+/// 32 codes in memory. Where the machine converts IEEE halves, a code becomes the half with the same digits, whose bias
+/// differs by a power of two: fewer steps than the rules above, which NaN still takes, and numbers whose digits mean
+/// infinity in a half.
+template <const SmallFloat& f>
+SPYRE_INLINE void load_small_pair(const std::byte* p, F& a, F& b) {
+#if defined(SPYRE_KERNELS_AVX512) || defined(SPYRE_KERNELS_AVX2)
+  const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi8(0x7F));
+  constexpr char kMost = f.mantissa_bits == 2 ? 0x7B : 0x7E;
+  __m256i others = _mm256_cmpgt_epi8(magnitude, _mm256_set1_epi8(kMost));
+  if (!f.negative_zero) {
+    others = _mm256_or_si256(others, _mm256_cmpeq_epi8(codes, _mm256_set1_epi8(static_cast<char>(f.nan))));
+  }
+  if (__builtin_expect(_mm256_testz_si256(others, others), 1)) {
+    a = half_of<f>(_mm256_castsi256_si128(codes));
+    b = half_of<f>(_mm256_extracti128_si256(codes, 1));
+    return;
+  }
+#endif
+  a = decode_small<f>(load_8(p));
+  b = decode_small<f>(load_8(p + 16));
+}
+
 SPYRE_ISA_END
