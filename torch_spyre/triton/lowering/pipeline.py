@@ -21,6 +21,7 @@ from torch_spyre.triton.lowering import (
     descriptors,
     early_returns,
     element_functions,
+    float_arguments,
     known_integers,
     moved_positions,
     program_grid,
@@ -77,6 +78,7 @@ def lower(
     trace: Trace | None = None,
 ) -> ModuleOp:
     module = ttir_text.read(text, name)
+    float_arguments.run(module)
     _refuse_double(module)
     if trace is not None:
         trace("ttir", module)
