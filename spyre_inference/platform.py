@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -58,6 +59,11 @@ class SpyrePlatform(CpuPlatform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
+        installed = version("vllm").partition("+")[0]
+        if installed != vllm_api.VLLM_VERSION:
+            vllm_api.init_logger(__name__).warning(
+                "this plugin is written for vLLM %s, and %s is installed", vllm_api.VLLM_VERSION, installed
+            )
         refuse(vllm_config)
         cache = vllm_config.cache_config
         given = cache.user_specified_block_size

@@ -60,7 +60,8 @@ def error_index() -> str:
 
 
 def _also(c: type) -> str:
-    return ", ".join(f"`{base.__name__}`" for base in c.__mro__[1:-1] if base.__module__ == "builtins") or "–"
+    builtin = [base for base in c.__mro__ if base.__module__ == "builtins"]
+    return ", ".join(f"`{base.__name__}`" for base in builtin if base not in (Exception, BaseException, object))
 
 
 def _said(c: type) -> str:

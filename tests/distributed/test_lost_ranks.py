@@ -5,6 +5,7 @@ error; nothing hangs and nothing stays behind."""
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import signal
 from pathlib import Path
@@ -176,15 +177,14 @@ def one_is_late(path: str) -> None:
 
 @pytest.mark.parametrize("links", LINKS)
 def test_the_timeout_of_a_group(ranks: Ranks, links: str, tmp_path: Path) -> None:
-    outcomes = ranks.outcomes(2, one_is_late, str(tmp_path / "told"), links=links, timeout=1.0)
+    """Ten seconds, in which ranks find each other on a busy machine too."""
+    outcomes = ranks.outcomes(2, one_is_late, str(tmp_path / "told"), links=links, timeout=10.0)
     assert outcomes[0] and isinstance(outcomes[0].error, CollectiveTimeout), outcomes
-    assert "waited 1" in str(outcomes[0].error) and "for rank 1" in str(outcomes[0].error)
+    assert "waited 10" in str(outcomes[0].error) and "for rank 1" in str(outcomes[0].error)
     alone(ranks, 2)
 
 
 def wait_with_a_limit(path: str) -> str:
-    import datetime
-
     x = numbers(5)
     if dist.get_rank() == 0:
         work = dist.all_reduce(x, async_op=True)

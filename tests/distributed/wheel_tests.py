@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 import tempfile
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -45,10 +46,12 @@ def load() -> ModuleType:
     return module
 
 
-def prepare(meeting: str, rank: int) -> None:
+def prepare(meeting: str, rank: int, size: int) -> None:
     """What the suite's own processes do before a test."""
     torch.set_default_device(torch.device("spyre", torch.spyre.current_device()))
-    os.environ.update(BACKEND="gloo", WORLD_SIZE=str(RANKS))
+    for name in ("barrier", "test_dir", "init_dir"):  # as the suite's launcher makes them
+        Path(meeting).with_name(name).mkdir(exist_ok=True)
+    os.environ.update(BACKEND="gloo", WORLD_SIZE=str(size), TEMP_DIR=str(Path(meeting).parent))
     make = dist.new_group
 
     def new_group(*args: Any, **named: Any) -> Any:
@@ -57,4 +60,4 @@ def prepare(meeting: str, rank: int) -> None:
         return make(*args, **named)
 
     dist.new_group = new_group
-    dist.init_process_group(MIXED, store=dist.FileStore(meeting, RANKS), rank=rank, world_size=RANKS)
+    dist.init_process_group(MIXED, store=dist.FileStore(meeting, size), rank=rank, world_size=size)

@@ -253,7 +253,7 @@ def test_fp8_panels(isa: str, fmt: int) -> None:
     table = np.array([kernels.lib.spyre_decode(code, fmt) for code in range(256)], np.float32)
     rng = np.random.default_rng(fmt)
     kernels.set_isa(isa)
-    for m, n, k in ((1, 70, 130), (5, 64, 64), (80, 300, 70)):
+    for m, n, k in ((1, 70, 130), (1, 300, 300), (5, 64, 64), (80, 300, 70)):
         finite = np.flatnonzero(np.isfinite(table))
         a, b = rng.choice(finite, (m, k)), rng.choice(finite, (k, n))
         b[rng.random((k, n)) < 0.001] = rng.choice(np.flatnonzero(np.isnan(table)))
@@ -264,4 +264,20 @@ def test_fp8_panels(isa: str, fmt: int) -> None:
             kernels.matmul((m, n, k), vc, va, vb)
             got = View(vc.buffer, FP32, vc.maps[:2]).read((m, n))
             assert same_bits(got, from_fp32(model(table[a], table[b], None), FP32))
+    kernels.set_isa(None)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_float_with_bytes(isa: str) -> None:
+    """The bytes are decoded as the product reads them; sums are those of floats."""
+    rng = np.random.default_rng(5)
+    kernels.set_isa(isa)
+    for m, n, k in ((1, 70, 130), (1, 300, 300), (4, 128, 64), (33, 200, 70)):
+        a, b = dense(from_fp32(values(rng, (m, k), False), SEN169), SEN169), rng.integers(-128, 128, (k, n), np.int8)
+        left, vb, vc = to_fp32(a.read((m, k)), SEN169), dense(b, INT8), dense(np.zeros((m, n)), FP32)
+        a.maps, vc.maps = [a.maps[0], (0, 0, 0), a.maps[1]], [*vc.maps, (0, 0, 0)]
+        vb.maps = [(0, 0, 0), *vb.maps[::-1]]
+        kernels.matmul((m, n, k), vc, a, vb)
+        got = View(vc.buffer, FP32, vc.maps[:2]).read((m, n))
+        assert same_bits(got, from_fp32(model(left, b.astype(np.float32), None), FP32))
     kernels.set_isa(None)

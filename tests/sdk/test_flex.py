@@ -47,10 +47,8 @@ def test_case(sdk: Sdk, case: str) -> None:
 
 def test_every_case_is_run(sdk: Sdk) -> None:
     with_arguments = {
-        "bound_tensors", "collectives", "convert", "count", "job_errors", "launches", "nobody_comes", "profile", "run",
-        "sanitized",
-        "time_copies", "time_launches",
-        "wait_for_the_end",
+        "bound_tensors", "collective_time", "collectives", "convert", "count", "job_errors", "killed_rank", "launches",
+        "nobody_comes", "profile", "run", "sanitized", "time_copies", "time_launches", "uint8", "wait_for_the_end",
         "wrong_world",
     }  # fmt: skip
     assert set(sdk.client().split()) == with_arguments | set(ALONE)

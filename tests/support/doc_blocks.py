@@ -32,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,7 +127,10 @@ class Runner:
 
     def __init__(self, page: Path) -> None:
         self._page = page
-        self._names: dict[str, object] = {"__name__": "__main__", "__file__": str(page)}
+        module = types.ModuleType("__main__")
+        module.__file__ = str(page)
+        sys.modules["__main__"] = module  # Dynamo looks the globals of a function up there
+        self._names = vars(module)
 
     def run(self, slow: bool) -> None:
         printed: str | None = None  # by the block above, if it ran

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from torch_spyre._inductor.tilegraph.errata import reproduced
 from torch_spyre._inductor.tilegraph.expr import NARROW, Expr, cast, const, is_float
 from torch_spyre._inductor.tilegraph.graph import Const
 from torch_spyre.errors import UnsupportedOp
@@ -41,7 +42,7 @@ def apply(name: str, args: tuple[Any, ...], where: str) -> Expr:
         return Expr(row.name, "bool", args) if is_float(args[0].dtype) else const(False, "bool")
     if row.name in _INTEGER_IDENTITY and not is_float(args[0].dtype):
         return args[0]
-    return _same_dtype(row.name, args)
+    return reproduced(_same_dtype(row.name, args))
 
 
 def _logical(op: str, args: list[Expr]) -> Expr:

@@ -37,15 +37,16 @@ class _NoKey(Exception):
 
 
 def _fingerprint() -> str:
-    return _fingerprint_with(tuple(RULES))
+    return _fingerprint_with(tuple(RULES), str(knobs.get("errata")))
 
 
 @functools.cache
-def _fingerprint_with(rules: tuple[str, ...]) -> str:
-    """Hash of what decides how an op is lowered: the compiler with its decompositions, PyTorch, and rules of users."""
+def _fingerprint_with(rules: tuple[str, ...], errata: str) -> str:
+    """Hash of what decides how an op is lowered: the compiler with its decompositions, PyTorch, rules of users, and the
+    deviations of the real card that are reproduced."""
     digest = hashlib.sha256(cache.compiler_fingerprint().encode())
     digest.update(torch.__version__.encode())
-    digest.update(repr(list(rules)).encode())
+    digest.update(repr([*rules, errata]).encode())
     return digest.hexdigest()
 
 
