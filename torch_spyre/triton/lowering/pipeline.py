@@ -17,7 +17,6 @@ from torch_spyre.triton.lowering import (
     carried_steps,
     combined_elements,
     conditions,
-    counted_loops,
     descriptors,
     early_returns,
     element_functions,
@@ -27,11 +26,11 @@ from torch_spyre.triton.lowering import (
     program_grid,
     rearranged,
     scalar_words,
-    trip_counts,
     ttir_text,
     unused,
 )
 from torch_spyre.triton.lowering.accesses import tile_accesses
+from torch_spyre.triton.lowering.loops import counted_loops, trip_counts
 from torch_spyre.triton.lowering.refusals import refusal
 
 Grid = tuple[int, int, int]
