@@ -18,7 +18,8 @@ from torch_spyre.errors import SpyreError
 @triton.jit
 def scales(x, out, n, factor, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + place, tl.load(x + place, mask=place < n) * factor, mask=place < n)
+    value = tl.load(x + place, mask=place < n) * factor + 0.5 * factor
+    tl.store(out + place, value, mask=place < n)
 
 
 tuned = triton.autotune([triton.Config({"BLOCK": size}) for size in (64, 256)], key=["n"])(scales)
@@ -36,35 +37,35 @@ def test_kernel_in_a_compiled_function() -> None:
     @torch.compile(fullgraph=True)
     def function(x: torch.Tensor) -> torch.Tensor:
         y, out = x + 1, torch.empty_like(x)
-        scales[(triton.cdiv(x.numel(), 64),)](y, out, x.numel(), 3, BLOCK=64)
+        scales[(triton.cdiv(x.numel(), 64),)](y, out, x.numel(), 2.5, BLOCK=64)
         return out - 2
 
     x = torch.randn(300)
-    torch.testing.assert_close(function(x.to("spyre")).cpu(), (x + 1) * 3 - 2)
+    torch.testing.assert_close(function(x.to("spyre")).cpu(), (x + 1) * 2.5 + 1.25 - 2)
 
 
 def test_tuned_kernel_in_a_compiled_function() -> None:
     @torch.compile(fullgraph=True)
     def function(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
-        tuned[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel(), 3)
+        tuned[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel(), 2.5)
         return out.relu()
 
     x = torch.randn(300)
-    torch.testing.assert_close(function(x.to("spyre")).cpu(), (x * 3).relu())
+    torch.testing.assert_close(function(x.to("spyre")).cpu(), (x * 2.5 + 1.25).relu())
 
 
 def test_operator_of_a_kernel() -> None:
     @triton_op("triton_kernels_test::scaled", mutates_args=())
     def scaled(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
-        wrap_triton(scales)[(triton.cdiv(x.numel(), 64),)](x, out, x.numel(), 3, BLOCK=64)
+        wrap_triton(scales)[(triton.cdiv(x.numel(), 64),)](x, out, x.numel(), 2.5, BLOCK=64)
         return out
 
     x = torch.randn(300)
     placed = x.to("spyre")
-    torch.testing.assert_close(scaled(placed).cpu(), x * 3)
-    torch.testing.assert_close(torch.compile(scaled, fullgraph=True)(placed).cpu(), x * 3)
+    torch.testing.assert_close(scaled(placed).cpu(), x * 2.5 + 1.25)
+    torch.testing.assert_close(torch.compile(scaled, fullgraph=True)(placed).cpu(), x * 2.5 + 1.25)
 
 
 def test_assertions() -> None:

@@ -17,20 +17,20 @@ from torch_spyre.triton.lowering import (
     carried_steps,
     combined_elements,
     conditions,
-    counted_loops,
     descriptors,
     early_returns,
     element_functions,
+    float_arguments,
     known_integers,
     moved_positions,
     program_grid,
     rearranged,
     scalar_words,
-    trip_counts,
     ttir_text,
     unused,
 )
 from torch_spyre.triton.lowering.accesses import tile_accesses
+from torch_spyre.triton.lowering.loops import counted_loops, trip_counts
 from torch_spyre.triton.lowering.refusals import refusal
 
 Grid = tuple[int, int, int]
@@ -77,6 +77,7 @@ def lower(
     trace: Trace | None = None,
 ) -> ModuleOp:
     module = ttir_text.read(text, name)
+    float_arguments.run(module)
     _refuse_double(module)
     if trace is not None:
         trace("ttir", module)

@@ -18,8 +18,9 @@ from xdsl.dialects.scf import YieldOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from torch_spyre.ir.ktir.dialect.context import ForOp
-from torch_spyre.triton.lowering import conditions, trip_counts
+from torch_spyre.triton.lowering import conditions
 from torch_spyre.triton.lowering.linear import is_integer
+from torch_spyre.triton.lowering.loops import trip_counts
 from torch_spyre.triton.lowering.refusals import CountsNeeded, refusal
 from torch_spyre.triton.lowering.splice import before, erase
 
