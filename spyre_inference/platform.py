@@ -52,9 +52,15 @@ class SpyrePlatform(CpuPlatform):
     @classmethod
     def pre_register_and_update(cls, parser: Any = None) -> None:
         vllm_api.set_batch_defaults(DEFAULT_ROWS, DEFAULT_SEQUENCES)
+        vllm_api.name_models_without_float16()
 
     @classmethod
     def opaque_attention_op(cls) -> bool:
+        return False
+
+    @classmethod
+    def support_hybrid_kv_cache(cls) -> bool:
+        """One page table for all layers: those with a window keep all keys and mask them."""
         return False
 
     @classmethod

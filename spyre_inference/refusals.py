@@ -46,6 +46,8 @@ def _reasons(config: Any) -> Iterator[tuple[str, str]]:
         yield f"the encoder-decoder model {model.model}", "cross attention over pages is missing"
     if model.is_hybrid or model.is_attention_free:
         yield f"the model {model.model}", "its layers keep states other than keys and values"
+    if model.get_num_experts():
+        yield f"the mixture of experts {model.model}", "vLLM's layer of experts has no form for the card yet"
     if getattr(model, "quantization", None):
         yield f"quantization {model.quantization!r}", "the card's 8-bit products are not behind vLLM's layers yet"
     if model.enable_sleep_mode:

@@ -26,6 +26,7 @@ from spyre_inference.vllm_api import (
 )
 from spyre_inference.weights import onto_card
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops.kernels.paged_attention import PagedTables
 
 logger = init_logger(__name__)
@@ -61,6 +62,9 @@ class SpyreModelRunner(CPUModelRunner):
         self, kv_cache_config: KVCacheConfig, kernel_block_sizes: list[int], kv_cache_allocation_context: Any = None
     ) -> dict[str, torch.Tensor]:
         """Keys and values of each layer, [pages * page size, heads, head size]: a head has a run of memory."""
+        if len(kv_cache_config.kv_cache_groups) > 1:
+            kinds = ", ".join(type(g.kv_cache_spec).__name__ for g in kv_cache_config.kv_cache_groups)
+            raise UnsupportedOp(f"layers that keep their pages apart ({kinds}): a step has one page table on the card")
         for layer in get_layers_from_vllm_config(self.vllm_config, Attention).values():
             rows = kv_cache_config.num_blocks * PAGE
             keys = torch.zeros(rows, layer.num_kv_heads, layer.head_size, dtype=torch.float16).to(self.card)

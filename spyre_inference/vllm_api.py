@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from torch_spyre.errors import UnsupportedOp
+
 VLLM_VERSION = "0.32.0"
 
 _WHERE = {
@@ -61,3 +63,20 @@ def set_batch_defaults(rows: int, sequences: int) -> None:
         return dict.fromkeys(contexts, rows), dict.fromkeys(contexts, sequences)
 
     arguments.get_batch_defaults = classmethod(defaults)
+
+
+def name_models_without_float16() -> None:
+    """vLLM lists kinds of models that it does not run in float16. With no other format to choose, it ends in an
+    IndexError."""
+    model: Any = import_module("vllm.config.model")
+    resolve = model._resolve_auto_dtype
+
+    def resolve_or_say(model_type: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return resolve(model_type, *args, **kwargs)
+        except IndexError:
+            raise UnsupportedOp(
+                f"models of type {model_type!r}: vLLM does not run them in float16, and the card serves no other format"
+            ) from None
+
+    model._resolve_auto_dtype = resolve_or_say
