@@ -61,6 +61,17 @@ def test_lines_add_up_to_the_kernel(kernels: list[lines.Explained]) -> None:
     assert k.lines[0].names().startswith("batchmatmul") and k.lines[-1].variable == "returned"
 
 
+def test_lines_are_those_of_this_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same graph was compiled before, from other lines: PyTorch's caches of graphs would return it with those."""
+    script = tmp_path / "layer.py"
+    for lines_more in (0, 3):
+        script.write_text("# more\n" * lines_more + SCRIPT)
+        torch._dynamo.reset()
+        assert cli.main([str(script)]) == 0
+        assert f"layer.py:{8 + lines_more} " in capsys.readouterr().out
+    assert torch._inductor.config.fx_graph_cache and torch._functorch.config.enable_autograd_cache
+
+
 def test_the_table_hides_eager_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "layer.py"
     script.write_text(SCRIPT)

@@ -2,6 +2,7 @@
 """A wait for the card answers signals: what a handler raises ends the wait, and the queue stays as it is."""
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,8 @@ import torch
 
 from torch_spyre import _C
 from torch_spyre.errors import UninitializedRead
+
+SIZE = 1536
 
 
 class _Alarm(Exception):
@@ -34,16 +37,21 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 @pytest.fixture
 def matrix() -> Iterator[torch.Tensor]:
-    yield torch.eye(1024, dtype=torch.float16, device="spyre")
+    yield torch.eye(SIZE, dtype=torch.float16, device="spyre")
     torch.spyre.reset()
 
 
 def _queue_seconds_of_work(x: torch.Tensor) -> torch.Tensor:
-    """Some seconds of the card's host threads. The result is x if x is the identity."""
+    """Some two seconds of the card's host threads, on a fast machine too. The result is x if x is the identity."""
     torch.mm(x, x)  # compiled before anything is timed
     torch.spyre.synchronize()
+    began = time.perf_counter()
+    for _ in range(8):
+        torch.mm(x, x)
+    torch.spyre.synchronize()
+    each = (time.perf_counter() - began) / 8
     y = x
-    for _ in range(60):
+    for _ in range(min(max(int(2 / each), 8), 900)):  # the stream holds 1,024
         y = torch.mm(y, x)
     return y
 
@@ -53,7 +61,7 @@ _WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "stream": lambda y: torch.spyre.current_stream().synchronize(),
     "event": lambda y: torch.spyre.current_stream().record_event().synchronize(),
     "copy to the host": lambda y: y.cpu(),
-    "copy to the card": lambda y: y.copy_(torch.zeros(1024, 1024, dtype=torch.float16)),
+    "copy to the card": lambda y: y.copy_(torch.zeros(SIZE, SIZE, dtype=torch.float16)),
     "item": lambda y: y[0, 0].item(),
     "reset": lambda y: torch.spyre.reset(),
     "empty_cache": lambda y: torch.accelerator.empty_cache(),
@@ -66,7 +74,7 @@ def test_a_signal_ends_a_wait_and_the_queue_goes_on(matrix: torch.Tensor, wait: 
     with pytest.raises(_Alarm), _alarm(0.1):
         _WAITS[wait](y)
     assert not torch.spyre.current_stream().query()  # it did not wait for all of the work
-    assert torch.equal(y.cpu(), torch.eye(1024, dtype=torch.float16))
+    assert torch.equal(y.cpu(), torch.eye(SIZE, dtype=torch.float16))
 
 
 def test_a_keyboard_interrupt_ends_a_wait(matrix: torch.Tensor) -> None:
@@ -93,9 +101,9 @@ def test_dropped_work_leaves_a_named_error_in_what_it_would_have_written(matrix:
         y.cpu()
     with pytest.raises(UninitializedRead, match="write all of it"):
         y + 1
-    assert torch.equal(kept.cpu(), torch.eye(1024, dtype=torch.float16) + 1)
+    assert torch.equal(kept.cpu(), torch.eye(SIZE, dtype=torch.float16) + 1)
     y.fill_(2)
-    assert torch.equal((y + matrix).cpu(), torch.eye(1024, dtype=torch.float16) + 2)
+    assert torch.equal((y + matrix).cpu(), torch.eye(SIZE, dtype=torch.float16) + 2)
 
 
 def test_memory_of_dropped_work_is_clean_for_its_next_owner(matrix: torch.Tensor) -> None:

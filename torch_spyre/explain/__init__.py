@@ -12,12 +12,17 @@ from torch_spyre._inductor.debug import inspect
 from torch_spyre._inductor.debug.inspect import KernelRecord
 from torch_spyre._inductor.debug.kernel_text import kernel_text, traffic
 
-__all__ = ["KernelRecord", "kernel_text", "last_kernels", "start", "traffic"]
+__all__ = ["KernelRecord", "kernel_text", "last_kernels", "start", "stop", "traffic"]
 
 
 def start() -> None:
-    """Record every kernel compiled from now on (the program cache is not read meanwhile)."""
+    """Record every kernel compiled from now on (caches of graphs and programs are not read meanwhile)."""
     inspect.start()
+
+
+def stop() -> None:
+    """Read caches again; the records stay."""
+    inspect.stop()
 
 
 def last_kernels() -> list[KernelRecord]:

@@ -57,6 +57,7 @@ def _explain(options: argparse.Namespace) -> int:
         with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
             runpy.run_path(options.script, run_name="__main__")
     finally:
+        explain.stop()
         sys.stdout.flush()
         _show(options)
     return 0

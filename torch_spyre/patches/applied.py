@@ -34,6 +34,7 @@ PATCHED = frozenset(
         "torch.Tensor.device_tensor_layout",
         "torch.Tensor.to",
         "torch.amp.GradScaler.unscale_",
+        "torch.nn.attention.flex_attention._validate_device",  # by `integrations`, once that module is imported
         "torch.nn.Module.spyre",
         "torch.nn.Module.to",
         "torch.storage.UntypedStorage._set_from_file",

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch._functorch.config
+import torch._inductor.config
+
 from torch_spyre import knobs
 from torch_spyre._inductor.debug import reproducer
 from torch_spyre.errors import NotExpressible, SpyreError, find_reproducers_by, located, reproducer_hint
@@ -30,6 +33,11 @@ log = logging.getLogger(__name__)
 
 _records: list[KernelRecord] = []
 _recording = False
+_GRAPH_CACHES: tuple[tuple[Any, str], ...] = (
+    (torch._inductor.config, "fx_graph_cache"),
+    (torch._functorch.config, "enable_autograd_cache"),
+)
+_before: dict[str, Any] = {}
 _by_origin: dict[str, Path] = {}  # "kernel: node: ops at user line", as programs say it -> where it was dumped
 _by_inputs: dict[tuple[Any, ...], Path] = {}  # (graph, inputs) -> where it was dumped
 
@@ -65,14 +73,22 @@ class KernelRecord:
 
 
 def start() -> None:
-    """Keep records of all kernels compiled from now on."""
+    """Keep records of all kernels compiled from now on. PyTorch's caches of graphs are not read meanwhile: their keys
+    leave out lines, so a graph from there would name those of the program that filled the cache."""
     global _recording
-    _recording = True
+    if not _recording:
+        _recording = True
+        for config, name in _GRAPH_CACHES:
+            _before[name] = getattr(config, name)
+            setattr(config, name, False)
 
 
 def stop() -> None:
     global _recording
     _recording = False
+    for config, name in _GRAPH_CACHES:
+        if name in _before:
+            setattr(config, name, _before.pop(name))
 
 
 def records() -> list[KernelRecord]:

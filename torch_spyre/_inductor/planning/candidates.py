@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from torch_spyre import constants, knobs
+from torch_spyre import constants
 from torch_spyre._inductor.passes.coordinates import rewrite_index
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.ownership import Split, cores_of
@@ -122,7 +122,7 @@ def keeps_sums(node: PlanNode, grains: dict[str, int], options: PlanOptions, spl
     if not node.row.is_matmul:
         return True
     ways = math.prod(slices for name, slices, _ in split if name in node.reduced)
-    allowed = _k_ways(*_matmul_parts(node, grains), options.cores)
+    allowed = _k_ways(*_matmul_parts(node, grains), options)
     return ways in allowed or (ways == 1 and not any(_matmul(node, grains, options)))
 
 
@@ -136,7 +136,7 @@ def _matmul(node: PlanNode, grains: dict[str, int], options: PlanOptions) -> Ite
     """Batch x rows x columns x k: all powers of two, with the columns taking what is left."""
     cores = options.cores
     parts, units = _matmul_parts(node, grains)
-    for k in _k_ways(parts, units, cores):
+    for k in _k_ways(parts, units, options):
         for b in _powers(min(cores // k, units["b"])):
             for m in _powers(min(cores // (k * b), units["m"])):
                 shares = {"b": b, "m": m, "n": cores // (k * b * m), "k": k}
@@ -145,22 +145,21 @@ def _matmul(node: PlanNode, grains: dict[str, int], options: PlanOptions) -> Ite
                     yield _ordered(node, pieces)
 
 
-def _k_ways(parts: dict[str, list[Dim]], units: dict[str, int], cores: int) -> tuple[int, ...]:
+def _k_ways(parts: dict[str, list[Dim]], units: dict[str, int], options: PlanOptions) -> tuple[int, ...]:
     """How often k may be cut. Partial sums round differently, so this depends on the shape alone: k is cut where the
     result is too small for the cores and k is long; and may be cut further where an operand spans too much memory."""
     if len(parts["k"]) != 1:
         return (1,)
-    ways = k_ways(units["b"], units["m"], units["n"], units["k"], cores)
+    cores = options.cores
+    ways = k_ways(units["b"], units["m"], units["n"], units["k"], cores) if options.cuts_k else 1
     huge = parts["k"][0].size * max(units["m"], units["n"] * 64) * 2 > constants.MAX_SPAN_BYTES
-    if huge and not knobs.get("cut_k"):
+    if huge and not options.cuts_k:
         return (min(cores, MOST_K_WAYS),)
     return tuple(n for n in (1, 2, 4, MOST_K_WAYS) if n <= cores) if huge else (ways,)
 
 
 def k_ways(batch: int, rows: int, columns: int, k: int, cores: int) -> int:
     """Parts of k for a matmul of so many matrices, rows, sticks of columns and sticks of k."""
-    if not knobs.get("cut_k"):
-        return 1
     idle = cores // (batch * -(-rows // _ROWS) * columns)
     return max(1, 1 << min(idle, k // _K_STICKS).bit_length() >> 1)
 

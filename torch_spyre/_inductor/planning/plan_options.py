@@ -19,6 +19,7 @@ class PlanOptions:
     lx_share: float  # of each scratchpad, for the back end
     keeps_in_lx: bool  # may temporaries be stored in the scratchpads?
     follows_hints: bool
+    cuts_k: bool = True  # may the sums of a product be parted over cores?
     parts: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
@@ -28,6 +29,7 @@ class PlanOptions:
             _lx_share(),
             knobs.get("lx_planning"),
             not knobs.get("ignore_work_division_hints"),
+            knobs.get("cut_k"),
         )
 
     @property

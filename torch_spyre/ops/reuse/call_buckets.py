@@ -215,7 +215,7 @@ class _Product:
         sticks = -(-k // self.stick)
         if k * max(rows, columns * _STICK) * 2 > MAX_SPAN_BYTES:
             raise NotBucketed("a matmul spans so much memory that its inner dim is cut into parts")
-        ways = candidates.k_ways(batch, rows, columns, sticks, knobs.get("sencores"))
+        ways = candidates.k_ways(batch, rows, columns, sticks, knobs.get("sencores")) if knobs.get("cut_k") else 1
         return (1,) if ways == 1 else (ways, -(-sticks // ways))
 
 
