@@ -170,6 +170,19 @@ def test_one_graph_for_several_lengths():
         assert (result.cpu().double() - expected).abs().max().item() <= bound(q, k, v)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_result_lies_as_the_queries_do(compiled):
+    """Heads are usually a transposed view; their results are viewed as rows again without a copy."""
+
+    def rows(q, k, v):
+        return flex_attention(q, k, v).transpose(1, 2).view(2, 24, -1)
+
+    q, k, v = (drawn(2, 24, 4, 64).transpose(1, 2) for _ in range(3))
+    result = (torch.compile(rows, fullgraph=True) if compiled else rows)(q, k, v)
+    expected = reference(q.cpu(), k.cpu(), v.cpu(), None, None)[0].transpose(1, 2).reshape(2, 24, -1)
+    assert (result.cpu().double() - expected).abs().max().item() <= bound(q, k, v)
+
+
 def test_other_devices_are_still_refused():
     x = torch.empty(1, 1, 8, 64, device="meta")
     with pytest.raises(ValueError, match="only supported on"):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
-from torch._higher_order_ops.flex_attention import flex_attention
+from torch._higher_order_ops.flex_attention import _permute_strides, flex_attention
 
 _LN2 = math.log(2)
 _AUTOCAST: DispatchKey = DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ def dense(
     none = scores.new_empty(0)
     sums = torch.logsumexp(scores, -1) / _LN2 if kernel_options.get("OUTPUT_LOGSUMEXP", True) else none
     largest = scores.amax(-1) / _LN2 if kernel_options.get("OUTPUT_MAX", True) else none
-    return result.contiguous(), sums, largest
+    return _permute_strides(result.contiguous(), query.stride()), sums, largest
 
 
 def _changed(

@@ -42,7 +42,7 @@ class StepPrices:
 
     def _weights(self, tokens: int) -> float:
         """Everything but attention's core and the head."""
-        return _between(_grid(tokens, powers=True), tokens, self._row)
+        return _between(_grid(tokens), tokens, self._row)
 
     def _row(self, tokens: int) -> float:
         found = self._rows.get(tokens)
@@ -76,7 +76,7 @@ class StepPrices:
 
             return _between(_around(_SIZES, tokens), tokens, of_tokens)
 
-        return _between(_grid(batch, powers=True), batch, of_batch)
+        return _between(_grid(batch), batch, of_batch)
 
     def _core(self, batch: int, tokens: int, context: int) -> Part:
         return Part("attention core", "attention", batch, tokens, context)
@@ -85,7 +85,7 @@ class StepPrices:
         kind = "head" if self._cards == 1 else "head columns"
         if not samples:
             return 0.0
-        return _between(_grid(samples, powers=True), samples, lambda n: self._part(Part(kind, "head", n, 1)))
+        return _between(_grid(samples), samples, lambda n: self._part(Part(kind, "head", n, 1)))
 
     def _others(self, tokens: int, samples: int) -> float:
         """What cards tell one another, and the host."""
@@ -115,10 +115,10 @@ class StepPrices:
         return found
 
 
-def _grid(value: int, powers: bool) -> tuple[int, ...]:
+def _grid(value: int) -> tuple[int, ...]:
     """The powers of two around a number."""
     high = 1 << max(value - 1, 0).bit_length()
-    return (value,) if high == value or not powers else (high // 2, high)
+    return (value,) if high == value else (high // 2, high)
 
 
 def _around(sizes: Sequence[int], value: float) -> tuple[int, ...]:
