@@ -219,6 +219,25 @@ def test_embedding_bag_with_weights() -> None:
     check(call, [torch.randn(6, 70), torch.randn(7)])
 
 
+@pytest.mark.parametrize("kinds", [(torch.int64, torch.int32), (torch.int32, torch.int64)])
+def test_embedding_bag_of_indices_and_offsets_of_two_dtypes(kinds: tuple[torch.dtype, torch.dtype]) -> None:
+    indices, offsets = torch.tensor([4, 1, 2, 2], dtype=kinds[0]), torch.tensor([0, 3], dtype=kinds[1])
+
+    def call(table: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        places, starts = indices.to(table.device), offsets.to(table.device)
+        return F.embedding_bag(places, table, starts, mode="sum", per_sample_weights=weights)
+
+    check(call, [torch.randn(6, 4), torch.randn(4)])
+
+
+def test_embedding_bag_of_empty_bags_only() -> None:
+    def call(table: torch.Tensor) -> torch.Tensor:
+        places, starts = torch.zeros(0, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+        return F.embedding_bag(places.to(table.device), table, starts.to(table.device), mode="max")
+
+    check(call, [torch.randn(6, 4)])
+
+
 def test_embedding_bag_gradient_by_frequency() -> None:
     """Spelled out: PyTorch's CPU takes the frequency of another row here."""
     indices, bags, sizes = [4, 1, 2, 2, 0, 5, 5], [0, 0, 0, 2, 2, 3, 3], [3, 0, 2, 2]

@@ -50,6 +50,12 @@ def test_sizes_that_no_storage_has(name: str) -> None:
     assert (torch.ones(3, device="spyre") + 1).tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize("device", ["cpu", "spyre"])
+def test_as_strided_in_place_with_a_size_too_few(device: str) -> None:
+    with pytest.raises(RuntimeError, match="mismatch in length of strides and shape"):
+        torch.zeros(5, device=device).as_strided_((1,), ())
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.bool, torch.uint8, torch.int64, torch.int8])
 @pytest.mark.parametrize("shape", [(1, 2), (3, 5), (4, 4, 70)])
 def test_all_that_a_storage_says_it_holds(dtype: torch.dtype, shape: tuple[int, ...]) -> None:

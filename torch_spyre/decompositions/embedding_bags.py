@@ -41,7 +41,10 @@ def _forward(
     count, bag, real, size = _bags(indices, offsets, include_last_offset, padding_idx)
     rows = aten.index_select(weight, 0, indices).to(torch.float32)  # unlike weight[indices], no row from the end
     columns = weight.shape[1]
-    kinds = offsets.dtype
+    kinds = torch.promote_types(indices.dtype, offsets.dtype)
+    if mode == _MAX and indices.shape[0] == 0:
+        nothing = torch.zeros((count, columns), dtype=weight.dtype, device=weight.device)
+        return nothing, bag.to(kinds), size.to(kinds), torch.full_like(nothing, -1, dtype=kinds)
     if mode == _MAX:
         # The largest of each column that belongs to the bag; the first of equals. Bags of no elements are 0.
         own = ((torch.arange(count, device=bag.device).unsqueeze(1) == bag) & real).unsqueeze(2)

@@ -14,14 +14,19 @@ _PADS = tuple(f"{kind}_pad{n}d_backward" for kind in ("reflection", "replication
 
 
 def _demand(name: str, what: str, found: torch.Tensor, wanted: Sequence[int]) -> None:
+    if found.dim() != len(wanted):
+        raise RuntimeError(f"{name}: expected dimensions {len(wanted)} of {what}, but got {found.dim()}")
     if list(found.shape) != list(wanted):
-        raise RuntimeError(f"{name}: expected {what} to have sizes {list(wanted)}, but got {list(found.shape)}")
+        raise RuntimeError(f"{name}: expected sizes {list(wanted)} of {what}, but got {list(found.shape)}")
 
 
 def _pooled(dims: int) -> Callable[..., None]:
     def check(name: str, grad: torch.Tensor, x: torch.Tensor, indices: torch.Tensor | None = None, *_: Any) -> None:
         if grad.dim() != x.dim() or x.dim() not in (dims + 1, dims + 2):
-            raise RuntimeError(f"{name}: a gradient of {grad.dim()} dims for an input of {x.dim()} dims")
+            raise RuntimeError(
+                f"Expected dimensions {dims + 1} or {dims + 2} of grad_output and input of {name}, the same of both, "
+                f"but got {grad.dim()} and {x.dim()}"
+            )
         _demand(name, "grad_output", grad, [*x.shape[:-dims], *grad.shape[-dims:]])
         if indices is not None:
             _demand(name, "indices", indices, grad.shape)

@@ -65,6 +65,7 @@ _BY_FEW_ELEMENTS = frozenset(
     smooth_l1_loss soft_margin_loss""".split()
 )
 _FEW = 8
+_BY_PLACES = frozenset(("index_put", "index_put_", "_index_put_impl_"))
 # Every device of PyTorch refuses weights of another floating dtype here.
 _OF_ONE_DTYPE = frozenset(("nll_loss_forward", "nll_loss2d_forward"))
 # Run on the host, where sums of values must equal sizes.
@@ -167,6 +168,8 @@ def _refusal_by_shape(op: Any, call: Call) -> tuple[Exception | None, Any]:
 
 
 def _refusal_of_the_cpu(op: Any, call: Call, refusal: Exception | None, results: Any) -> Exception | None:
+    if name_of(op) in _BY_PLACES and (error := _refusal_of_places(op, call)):
+        return error
     # Some kernels of the CPU write as many elements as there are from the first one on.
     askable = all(_end(x) - x.storage_offset() >= x.numel() for x in written(op, *call))
     drawn = torch.Tag.nondeterministic_seeded in op.tags and _generator_place(op) is None
@@ -188,6 +191,16 @@ def _refusal_of_the_cpu(op: Any, call: Call, refusal: Exception | None, results:
     if name_of(op) in _BY_FEW_ELEMENTS and not _all_floating(call):
         return _of_dtypes(_answer(op, tree_map(_few_elements, call), 1))
     return None
+
+
+def _refusal_of_places(op: Any, call: Call) -> Exception | None:
+    """A call of two dtypes fails anyway: the places that masks mark tell whether the CPU refuses the sizes first."""
+    (x, indices, values, *rest), kwargs = call
+    if x.dtype == values.dtype or _span_bytes(call) > _MOST_BYTES:
+        return None
+    places = [i if i is None else i.cpu() for i in indices]
+    error = _answer(op, ((x, places, values, *rest), kwargs), 0)
+    return error if "shape mismatch" in str(error) else None
 
 
 def _of_dtypes(error: Exception | None) -> Exception | None:

@@ -104,9 +104,13 @@ def _reads_own(held: Part, reader: PlanNode, coords: Coords | None) -> bool:
 
 
 def requests(graph: PlanGraph, found: dict[str, Resident]) -> list[Request]:
-    ranges = live_ranges(graph.nodes, {n for n in found if graph.buffers[n].chunked})
+    ranges = lives(graph, found)
     parents = {node.output.buffer: parent(graph, node, found) for node in graph.nodes}
     return [Request(n, r.bytes, *ranges[n], parents[n]) for n, r in found.items()]
+
+
+def lives(graph: PlanGraph, found: Mapping[str, Resident]) -> dict[str, tuple[int, int]]:
+    return live_ranges(graph.nodes, {n for n in found if graph.buffers[n].chunked})
 
 
 def live_bytes(
@@ -114,13 +118,14 @@ def live_bytes(
     found: Mapping[str, Resident],
     parts: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     span: tuple[int, int] | None = None,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> list[int]:
     """LX bytes alive at each node.
 
     `parts` are buffers that a tile loop over `span` would shrink to m of n units; whatever else the loop touches would
-    live through it.
+    live through it. `ranges` are `lives` of the graph, where they are known.
     """
-    ranges = live_ranges(graph.nodes, {n for n in found if graph.buffers[n].chunked})
+    ranges = lives(graph, found) if ranges is None else ranges
     total = [0] * (len(graph.nodes) + 1)
     for name, resident in found.items():
         first, last = ranges[name]

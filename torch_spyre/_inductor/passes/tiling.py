@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch_spyre._inductor.passes.hinted import tiles_of
-from torch_spyre._inductor.passes.scratchpad import Resident, live_bytes, residents
+from torch_spyre._inductor.passes.scratchpad import Resident, live_bytes, lives, residents
 from torch_spyre._inductor.planning.candidates import granularity, in_sums
 from torch_spyre._inductor.planning.ownership import REPLICA
 from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
@@ -35,13 +35,9 @@ def run(graph: PlanGraph) -> PlanGraph:
             _apply(graph, wanted, number)
     while room and len(graph.nodes) > 1:
         found = residents(graph)
-        at = _overflow(graph, found, room, hopeless)
-        if at is None:
+        group = _next_group(graph, found, room, hopeless)
+        if group is None:
             break
-        group = _best_group(graph, found, at, room)
-        if group is None or not _pays(group, found, room):
-            hopeless.add(graph.nodes[at].name)
-            continue
         number += 1
         _apply(graph, group, number)
     return graph
@@ -121,40 +117,59 @@ class Group:
     reread: int = 0  # bytes that every further trip reads again, all cores
 
 
-def _overflow(graph: PlanGraph, found: dict[str, Resident], room: int, hopeless: set[str]) -> int | None:
-    """The first node at which more is alive than LX holds."""
-    load_at = live_bytes(graph, found)
-    for i, node in enumerate(graph.nodes):
-        if load_at[i] > room and node.name not in hopeless and not node.loop:
-            return i
+def _next_group(graph: PlanGraph, found: dict[str, Resident], room: int, hopeless: set[str]) -> Group | None:
+    """For the first node at which more is alive than LX holds and that a loop helps; `hopeless` are those without."""
+    load_at, near = live_bytes(graph, found), _touching(graph)
+    for at, node in enumerate(graph.nodes):
+        if load_at[at] > room and node.name not in hopeless and not node.loop:
+            group = _best_group(graph, found, near, at, room)
+            if group is not None and _pays(group, found, room):
+                return group
+            hopeless.add(node.name)
     return None
 
 
-def _best_group(graph: PlanGraph, found: dict[str, Resident], at: int, room: int) -> Group | None:
+def _touching(graph: PlanGraph) -> dict[str, list[int]]:
+    """Buffer -> positions of the nodes that read or write it."""
+    near: dict[str, list[int]] = {}
+    for i, node in enumerate(graph.nodes):
+        for name in _buffers(node):
+            near.setdefault(name, []).append(i)
+    return near
+
+
+def _buffers(node: PlanNode) -> set[str]:
+    return {node.output.buffer, *(v.buffer for v in node.loads())}
+
+
+def _best_group(
+    graph: PlanGraph, found: dict[str, Resident], near: Mapping[str, list[int]], at: int, room: int
+) -> Group | None:
     node = graph.nodes[at]
+    ranges = lives(graph, found)
     fixed = node.fixed()
     best: tuple[tuple[int, int, int], Group] | None = None
     for dim in node.tiles:
         if dim.name in fixed or dim.name == REPLICA or dim.extent < 2 or node.row.has_table or node.source:
             continue
-        group = _grow(graph, found, at, dim.name)
-        if _fit(graph, found, group, room):
+        group = _grow(graph, found, near, at, dim.name)
+        if _fit(graph, found, ranges, group, room):
             key = (group.reread * (group.trips - 1), group.trips, -len(group.dims))
             if best is None or key < best[0]:
                 best = (key, group)
     return best[1] if best else None
 
 
-def _grow(graph: PlanGraph, found: dict[str, Resident], at: int, dim: str) -> Group:
+def _grow(graph: PlanGraph, found: dict[str, Resident], near: Mapping[str, list[int]], at: int, dim: str) -> Group:
     """Extends backwards, then forwards, as long as neighbours share the dim."""
     group = Group({at: dim})
     i = at - 1
-    while i >= 0 and (joined := _joins(graph, found, group, i)):
+    while i >= 0 and (joined := _joins(graph, found, near, group, i)):
         group.dims[i] = joined
         i -= 1
     i = at + 1
     while i < len(graph.nodes):
-        joined = _joins(graph, found, group, i)
+        joined = _joins(graph, found, near, group, i)
         if joined is None and _independent(graph, group.dims, i):
             group.hoisted.append(i)
         elif joined:
@@ -167,14 +182,17 @@ def _grow(graph: PlanGraph, found: dict[str, Resident], at: int, dim: str) -> Gr
     return group
 
 
-def _joins(graph: PlanGraph, found: dict[str, Resident], group: Group, i: int) -> str | None:
+def _joins(
+    graph: PlanGraph, found: dict[str, Resident], near: Mapping[str, list[int]], group: Group, i: int
+) -> str | None:
     """The dim of node i that the loop would cut; None if it is not linked to the group, "" if it cannot join."""
     node = graph.nodes[i]
     linked: set[str] = set()
     handed = 0  # bytes that would go through memory if the node stayed outside
-    for j, dim in group.dims.items():
+    for j in {j for name in _buffers(node) for j in near[name]} & group.dims.keys():
+        dim = group.dims[j]
         first, second, known_first = (graph.nodes[j], node, True) if j < i else (node, graph.nodes[j], False)
-        if second.output.buffer not in found and _touches(first, second.output.buffer):
+        if second.output.buffer not in found and second.output.buffer in _buffers(first):
             return ""  # the trips of different cores are not in step
         for value, coords in zip(second.loads(), second.accesses, strict=False):
             if value.buffer != first.output.buffer:
@@ -194,10 +212,6 @@ def _joins(graph: PlanGraph, found: dict[str, Resident], group: Group, i: int) -
         return ""
     again = _EXPECTED_TRIPS * _reread(graph, found, node, dim)
     return dim if again <= max(_REREAD_LIMIT, 2 * handed) else ""
-
-
-def _touches(node: PlanNode, name: str) -> bool:
-    return node.output.buffer == name or any(v.buffer == name for v in node.loads())
 
 
 def _part_of(node: PlanNode, name: str) -> tuple[int, int, int]:
@@ -249,7 +263,9 @@ def _reread(graph: PlanGraph, found: Container[str], node: PlanNode, dim: str) -
     return total
 
 
-def _fit(graph: PlanGraph, found: dict[str, Resident], group: Group, room: int) -> bool:
+def _fit(
+    graph: PlanGraph, found: dict[str, Resident], ranges: Mapping[str, tuple[int, int]], group: Group, room: int
+) -> bool:
     """Finds the least number of trips with which everything alive in the group fits."""
     inside = group.chunked = _inside(graph, found, group)
     units = min(_units(graph, graph.nodes[i], d) for i, d in group.dims.items())
@@ -259,7 +275,7 @@ def _fit(graph: PlanGraph, found: dict[str, Resident], group: Group, room: int) 
         return False
 
     def fits(trips: int) -> bool:
-        live = live_bytes(graph, found, dict.fromkeys(inside, (-(-units // trips), units)), span)
+        live = live_bytes(graph, found, dict.fromkeys(inside, (-(-units // trips), units)), span, ranges)
         return all(live[i] <= room for i in group.dims)
 
     # More trips never need more room, so the least number that fits is found by halving.

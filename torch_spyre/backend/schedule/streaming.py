@@ -32,6 +32,8 @@ _TILE = (
     asm.SortInst,
 )
 
+_Lives = dict[int, tuple[int, int]]  # symbol of scratch -> positions of the first and the last instruction that name it
+
 
 @dataclass
 class _Run:
@@ -52,8 +54,9 @@ def stream(
     if sum(scratch.sizes) > room // 2:
         instructions = _numbers_first(instructions)
     position = 0
+    lives = _lives(instructions)
     while position < len(instructions):
-        runs = _find_runs(instructions, scratch, position)
+        runs = _find_runs(instructions, lives, position)
         if not runs:
             position += 1
             continue
@@ -64,6 +67,7 @@ def stream(
             continue
         body = _strips(instructions[run.start : run.stop], run, scratch, registers, height)
         instructions = [*instructions[: run.start], *body, *instructions[run.stop :]]
+        lives = _lives(instructions)
         registers += sum(isinstance(inst, (asm.LoopInst, asm.SopInst)) for inst in body)
         position = run.start + len(body)
     return instructions, registers
@@ -97,51 +101,39 @@ def _size(symbol: int, scratch: Scratch) -> int:
 # -- finding runs ------------------------------------------------------------------------------------------------------
 
 
-def _find_runs(instructions: list[Instruction], scratch: Scratch, start: int) -> list[_Run]:
+def _find_runs(instructions: list[Instruction], lives: _Lives, start: int) -> list[_Run]:
     """The longest runs from `start` on that can be cut along some dim of their first instruction, one for each dim."""
     first = instructions[start]
     if not isinstance(first, _TILE):
         return []
-    grown = [_grow(instructions, scratch, start, dim) for dim in range(len(first.dims))]
+    grown = [_grow(instructions, lives, start, dim) for dim in range(len(first.dims))]
     runs = [run for run in grown if run is not None]
     return [run for run in runs if run.stop == max(r.stop for r in runs)]
 
 
-def _grow(instructions: list[Instruction], scratch: Scratch, start: int, dim: int) -> _Run | None:
+def _grow(instructions: list[Instruction], lives: _Lives, start: int, dim: int) -> _Run | None:
     first: Any = instructions[start]
     run = _Run(start, start, extent=first.dims[dim])
-    last_mention = _last_mentions(instructions)
     complete = 0
     for index in range(start, len(instructions)):
         inst: Any = instructions[index]
         if not isinstance(inst, _TILE) or not _add(run, inst, index, dim if index == start else None):
             break
         run.stop = index + 1
-        if all(last_mention[s] <= index for s in run.strides) and run.strides:
+        if all(lives[s][1] <= index for s in run.strides) and run.strides:
             complete = index + 1
     if complete <= start + 1:
         return None
     run.stop = complete
     del run.dims[complete - start :]
-    first_mention = _first_mentions(instructions)
-    return run if all(first_mention[s] >= start for s in run.strides) else None
+    return run if all(lives[s][0] >= start for s in run.strides) else None
 
 
-def _last_mentions(instructions: Sequence[Instruction]) -> dict[int, int]:
-    found: dict[int, int] = {}
+def _lives(instructions: Sequence[Instruction]) -> _Lives:
+    found: _Lives = {}
     for index, inst in enumerate(instructions):
-        for operand in (*outputs_of(inst), *inputs_of(inst)):
-            for symbol in _symbols(operand):
-                found[symbol] = index
-    return found
-
-
-def _first_mentions(instructions: Sequence[Instruction]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for index, inst in enumerate(instructions):
-        for operand in (*outputs_of(inst), *inputs_of(inst)):
-            for symbol in _symbols(operand):
-                found.setdefault(symbol, index)
+        for symbol in _mentioned(inst):
+            found[symbol] = found.get(symbol, (index,))[0], index
     return found
 
 

@@ -122,6 +122,7 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, OptDtyp
 
 const at::Tensor& as_strided_in_place(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride,
                                       std::optional<int64_t> offset) {
+  TORCH_CHECK(size.size() == stride.size(), "mismatch in length of strides and shape");
   check_numel(size);
   for (int64_t s : stride)
     TORCH_CHECK(s >= 0, "as_strided: Negative strides are not supported at the moment, got strides: ", stride);
