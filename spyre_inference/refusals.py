@@ -35,11 +35,6 @@ def _reasons(config: Any) -> Iterator[tuple[str, str]]:
         yield "--kv-transfer-config", "pages of the cache stay on the card"
     if model is None:
         return
-    if model.runner_type != "generate":
-        yield (
-            f"--runner {model.runner_type}",
-            "attention without a cache is missing; sentence-transformers runs embeddings",
-        )
     if model.is_multimodal_model:
         yield f"the multimodal model {model.model}", "encoders of images and sound are not on the card"
     if model.is_encoder_decoder:

@@ -17,6 +17,7 @@ from spyre_inference.steps.blocks import Blocks
 from spyre_inference.steps.buckets import Buckets, Limits
 from spyre_inference.steps.recorded import RecordedStep
 from spyre_inference.vllm_api import (
+    TOKEN_TYPE_SHIFT,
     Attention,
     CPUModelRunner,
     KVCacheConfig,
@@ -42,7 +43,13 @@ class SpyreModelRunner(CPUModelRunner):
         self.current = Current()
         scheduler = vllm_config.scheduler_config
         self.buckets = Buckets(
-            Limits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, self.model_config.max_model_len, PAGE)
+            Limits(
+                scheduler.max_num_batched_tokens,
+                scheduler.max_num_seqs,
+                self.model_config.max_model_len,
+                PAGE,
+                self.model_config.attn_type != "encoder_only",
+            )
         )
         self.steps: dict[Sizes, RecordedStep] = {}
         self.logit_steps: dict[int, RecordedStep] = {}
@@ -55,17 +62,19 @@ class SpyreModelRunner(CPUModelRunner):
         for layer in get_layers_from_vllm_config(self.vllm_config, Attention).values():
             CardAttention.become(layer, self.current, self.card)
         self.blocks = Blocks(self.model)
-        self.head = self.model.compute_logits
-        self.model.compute_logits = self._logits
+        if not self.is_pooling_model:
+            self.head = self.model.compute_logits
+            self.model.compute_logits = self._logits
 
     def initialize_kv_cache_tensors(
         self, kv_cache_config: KVCacheConfig, kernel_block_sizes: list[int], kv_cache_allocation_context: Any = None
     ) -> dict[str, torch.Tensor]:
         """Keys and values of each layer, [pages * page size, heads, head size]: a head has a run of memory."""
+        layers = get_layers_from_vllm_config(self.vllm_config, Attention).values()
         if len(kv_cache_config.kv_cache_groups) > 1:
             kinds = ", ".join(type(g.kv_cache_spec).__name__ for g in kv_cache_config.kv_cache_groups)
             raise UnsupportedOp(f"layers that keep their pages apart ({kinds}): a step has one page table on the card")
-        for layer in get_layers_from_vllm_config(self.vllm_config, Attention).values():
+        for layer in (layer for layer in layers if layer.cached):
             rows = kv_cache_config.num_blocks * PAGE
             keys = torch.zeros(rows, layer.num_kv_heads, layer.head_size, dtype=torch.float16).to(self.card)
             values = torch.zeros(rows, layer.num_kv_heads, layer.head_size_v, dtype=torch.float16).to(self.card)
@@ -80,7 +89,7 @@ class SpyreModelRunner(CPUModelRunner):
         sizes = [*self.buckets.all()]
         for size in sizes:
             self._step(size)
-        for count in self.buckets.heads:
+        for count in [] if self.is_pooling_model else self.buckets.heads:
             self._logit_step(count)
         self.serving = True
         seconds = time.perf_counter() - began
@@ -102,7 +111,11 @@ class SpyreModelRunner(CPUModelRunner):
         sizes = self.buckets.sizes(batch)
         rows = len(batch.slots)
         values = tables(batch, sizes, PAGE)
-        values["ids"] = _filled(input_ids[:rows].numpy(), sizes.rows)
+        ids = input_ids[:rows].numpy()
+        types = model_kwargs.get("token_type_ids")
+        if types is not None:  # where vLLM's encoders look for them
+            ids = ids | (types[:rows].numpy().astype(ids.dtype) << TOKEN_TYPE_SHIFT)
+        values["ids"] = _filled(ids, sizes.rows)
         values["positions"] = _filled(positions[:rows].numpy(), sizes.rows)
         return self._step(sizes).run(values).cpu()[:rows]
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of vLLM onto the card, with weights in the layout that matmul reads."""
+"""A model of vLLM onto the card, with weights in the layout that matmul reads. What makes the answer of the states that
+come back, the pooler, is on the host."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def onto_card(model: nn.Module, device: torch.device) -> None:
             done[id(x)] = nn.Parameter(data, requires_grad=False) if isinstance(x, nn.Parameter) else data
         return done[id(x)]
 
+    pooler = getattr(model, "pooler", None)
+    on_host = {*pooler.modules()} if isinstance(pooler, nn.Module) else set()
     for owner in model.modules():
+        if owner in on_host:
+            continue
         multiplied = isinstance(owner, (LinearBase, VocabParallelEmbedding))
         for name, parameter in owner._parameters.items():
             if parameter is not None:
