@@ -55,6 +55,19 @@ class SpyrePlatform(CpuPlatform):
         vllm_api.name_models_without_float16()
 
     @classmethod
+    def get_device_communicator_cls(cls) -> str:
+        return "spyre_inference.cards.SpyreCommunicator"
+
+    @classmethod
+    def get_punica_wrapper(cls) -> str:
+        return "spyre_inference.adapters.CardAdapters"
+
+    @classmethod
+    def can_update_inplace(cls) -> bool:
+        """Layers with adapters take what the wrapper returns."""
+        return False
+
+    @classmethod
     def opaque_attention_op(cls) -> bool:
         return False
 

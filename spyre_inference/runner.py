@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spyre_inference import layers
+from spyre_inference import adapters, experts, layers, quantised
 from spyre_inference.attention.backend import CardAttention, Current
 from spyre_inference.attention.tables import NOWHERE, Batch, Sizes, tables
 from spyre_inference.platform import PAGE
@@ -38,6 +38,7 @@ class SpyreModelRunner(CPUModelRunner):
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         layers.register()
+        quantised.register()
         super().__init__(vllm_config, device)
         self.card = torch.device(DEVICE_NAME, torch.spyre.current_device())
         self.current = Current()
@@ -58,6 +59,8 @@ class SpyreModelRunner(CPUModelRunner):
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights)
+        experts.become(self.model)
+        self.adapters = adapters.become(self.model, self.card) if self.lora_config else None
         onto_card(self.model, self.card)
         for layer in get_layers_from_vllm_config(self.vllm_config, Attention).values():
             CardAttention.become(layer, self.current, self.card)
@@ -117,6 +120,8 @@ class SpyreModelRunner(CPUModelRunner):
             ids = ids | (types[:rows].numpy().astype(ids.dtype) << TOKEN_TYPE_SHIFT)
         values["ids"] = _filled(ids, sizes.rows)
         values["positions"] = _filled(positions[:rows].numpy(), sizes.rows)
+        if self.adapters is not None:
+            values["adapters"] = self.adapters.slots_of_rows(rows, sizes.rows, self.lora_config.max_loras)
         return self._step(sizes).run(values).cpu()[:rows]
 
     def _step(self, sizes: Sizes) -> RecordedStep:
@@ -137,13 +142,19 @@ class SpyreModelRunner(CPUModelRunner):
         ids = torch.zeros(sizes.rows, dtype=torch.int32).to(self.card)
         positions = torch.zeros(sizes.rows, dtype=torch.int32).to(self.card)
         paged = PagedTables(**on_card)
+        inputs = {**on_card, "ids": ids, "positions": positions}
+        if self.adapters is not None:
+            slots = self.lora_config.max_loras
+            inputs["adapters"] = torch.zeros(sizes.rows, slots, dtype=torch.float16).to(self.card)
 
         def forward() -> torch.Tensor:
             self.current.tables = paged
             self.blocks.size = sizes
+            if self.adapters is not None:
+                self.adapters.chosen = inputs["adapters"]
             return self.model(input_ids=ids, positions=positions, intermediate_tensors=None, inputs_embeds=None)
 
-        step = self.steps[sizes] = RecordedStep({**on_card, "ids": ids, "positions": positions}, forward)
+        step = self.steps[sizes] = RecordedStep(inputs, forward)
         self._ready(step, sizes)
         return step
 

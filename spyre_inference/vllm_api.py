@@ -21,22 +21,33 @@ _WHERE = {
     "AttentionImpl": "vllm.v1.attention.backend",
     "AttentionMetadataBuilder": "vllm.v1.attention.backend",
     "AttentionType": "vllm.v1.attention.backend",
+    "BaseLayerWithLoRA": "vllm.lora.layers.base",
+    "BaseLinearLayerWithLoRA": "vllm.lora.layers.base_linear",
     "CPUModelRunner": "vllm.v1.worker.cpu_model_runner",
     "CPUWorker": "vllm.v1.worker.cpu_worker",
     "CommonAttentionMetadata": "vllm.v1.attention.backend",
     "CompilationMode": "vllm.config",
     "CompilationTimes": "vllm.v1.worker.worker_base",
+    "CpuCommunicator": "vllm.distributed.device_communicators.cpu_communicator",
     "CpuPlatform": "vllm.platforms.cpu",
     "EncoderOnlyAttentionSpec": "vllm.v1.kv_cache_interface",
     "EngineArgs": "vllm.engine.arg_utils",
+    "FP8ScaledMMLinearKernel": "vllm.model_executor.kernels.linear.scaled_mm.ScaledMMLinearKernel",
+    "FusedTopKRouter": "vllm.model_executor.layers.fused_moe.router.fused_topk_router",
+    "Int8ScaledMMLinearKernel": "vllm.model_executor.kernels.linear.scaled_mm.ScaledMMLinearKernel",
     "KVCacheConfig": "vllm.v1.kv_cache_interface",
     "KVCacheLayout": "vllm.v1.kv_cache_interface",
     "LinearBase": "vllm.model_executor.layers.linear",
+    "LogitsProcessorWithLoRA": "vllm.lora.layers.logits_processor",
+    "MoERunner": "vllm.model_executor.layers.fused_moe.runner.moe_runner",
     "MultipleOf": "vllm.v1.attention.backend",
     "ParallelLMHead": "vllm.model_executor.layers.vocab_parallel_embedding",
     "PlatformEnum": "vllm.platforms.interface",
+    "Pooler": "vllm.model_executor.layers.pooler",
+    "PunicaWrapperCPU": "vllm.lora.punica_wrapper.punica_cpu",
     "RMSNorm": "vllm.model_executor.layers.layernorm",
     "RotaryEmbeddingBase": "vllm.model_executor.layers.rotary_embedding.base",
+    "VocabParallelEmbeddingWithLoRA": "vllm.lora.layers.vocab_parallel_embedding",
     "VocabParallelEmbedding": "vllm.model_executor.layers.vocab_parallel_embedding",
     "clear_layer_kv_caches": "vllm.v1.worker.utils",
     "cpu_worker": "vllm.v1.worker",
@@ -45,16 +56,21 @@ _WHERE = {
     "TOKEN_TYPE_SHIFT": "vllm.model_executor.models.bert",
     "UsageContext": "vllm.usage.usage_lib",
     "init_logger": "vllm.logger",
+    "linear_kernels": "vllm.model_executor.kernels.linear",
     "register_backend": "vllm.v1.attention.backends.registry",
     "set_random_seed": "vllm.utils.torch_utils",
 }
+
+_MODULES = ("linear_kernels",)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(_WHERE[name])
-    return import_module(f"{_WHERE[name]}.{name}") if name == "cpu_worker" else getattr(module, name)
+    if name == "cpu_worker":
+        return import_module(f"{_WHERE[name]}.{name}")
+    return module if name in _MODULES else getattr(module, name)
 
 
 def set_batch_defaults(rows: int, sequences: int) -> None:

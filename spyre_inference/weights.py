@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from spyre_inference.vllm_api import LinearBase, VocabParallelEmbedding
+from spyre_inference.vllm_api import LinearBase, Pooler, VocabParallelEmbedding
 from torch_spyre.device.modules import weight_layout
 from torch_spyre.device.tensors import to_with_layout
 
@@ -17,11 +17,12 @@ def onto_card(model: nn.Module, device: torch.device) -> None:
     done: dict[int, torch.Tensor] = {}
     kept: list[torch.Tensor] = []  # so that no id is given twice
 
-    def moved(x: torch.Tensor, multiplied: bool) -> torch.Tensor:
+    def moved(x: torch.Tensor, multiplied: bool, scale: bool = False) -> torch.Tensor:
         if id(x) not in done:
             kept.append(x)
             data = x.detach()
-            dtype = torch.float16 if data.dtype in (torch.bfloat16, torch.float32) else data.dtype
+            narrow = data.dtype in (torch.bfloat16, torch.float32) and not scale
+            dtype = torch.float16 if narrow else data.dtype
             if multiplied and data.dim() == 2:
                 data = to_with_layout(data.contiguous(), weight_layout(data.shape, dtype), dtype, device)
             else:
@@ -29,15 +30,16 @@ def onto_card(model: nn.Module, device: torch.device) -> None:
             done[id(x)] = nn.Parameter(data, requires_grad=False) if isinstance(x, nn.Parameter) else data
         return done[id(x)]
 
-    pooler = getattr(model, "pooler", None)
-    on_host = {*pooler.modules()} if isinstance(pooler, nn.Module) else set()
+    on_host = {part for owner in model.modules() if isinstance(owner, Pooler) for part in owner.modules()}
     for owner in model.modules():
         if owner in on_host:
             continue
         multiplied = isinstance(owner, (LinearBase, VocabParallelEmbedding))
         for name, parameter in owner._parameters.items():
             if parameter is not None:
-                owner._parameters[name] = moved(parameter, multiplied and name == "weight")
+                owner._parameters[name] = moved(
+                    parameter, multiplied and name == "weight", name in ("weight_scale", "input_scale")
+                )
         for name, buffer in owner._buffers.items():
             if buffer is not None:
                 owner._buffers[name] = moved(buffer, False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from spyre_inference import cards
 from spyre_inference.runner import SpyreModelRunner
 from spyre_inference.vllm_api import CompilationTimes, cpu_worker, set_random_seed
 from torch_spyre._inductor import config
@@ -16,6 +17,9 @@ from torch_spyre._inductor import config
 class SpyreWorker(cpu_worker.CPUWorker):
     def init_device(self) -> None:
         config.cut_k = False  # a row's bits depend on no other row
+        count = self.parallel_config.tensor_parallel_size
+        if count > 1:
+            cards.choose(self.local_rank, count)
 
         chosen: Any = cpu_worker
         replaced, chosen.CPUModelRunner = chosen.CPUModelRunner, SpyreModelRunner
@@ -25,6 +29,8 @@ class SpyreWorker(cpu_worker.CPUWorker):
         finally:
             chosen.CPUModelRunner = replaced
             torch.set_num_threads = threads
+        if count > 1:
+            cards.SpyreCommunicator.connect(count)
 
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[None]:
         return nullcontext()
