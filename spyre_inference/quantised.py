@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from spyre_inference.vllm_api import FP8ScaledMMLinearKernel, Int8ScaledMMLinearKernel, PlatformEnum, linear_kernels
+from spyre_inference.vllm_api import (
+    FP8ScaledMMLinearKernel,
+    Int8ScaledMMLinearKernel,
+    PlatformEnum,
+    linear_kernels,
+    quantise_on_host,
+)
 from torch_spyre.models.quantised_linear import FORMATS, encoded
 
 
@@ -99,5 +105,6 @@ class CardInt8(_Product, Int8ScaledMMLinearKernel):
 @functools.cache
 def register() -> None:
     """Once in each process, before a model is made."""
+    quantise_on_host()
     linear_kernels.register_linear_kernel(CardFp8, PlatformEnum.OOT, "fp8")
     linear_kernels.register_linear_kernel(CardInt8, PlatformEnum.OOT, "int8")

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_spyre.errors import UnsupportedOp
 
+_DRAFTS = ("ngram", "draft_model")
 _QUANTIZATIONS = ("fp8", "fp8_per_tensor", "fp8_per_channel", "compressed-tensors")
 
 
@@ -26,8 +27,8 @@ def _reasons(config: Any) -> Iterator[tuple[str, str]]:
     if config.lora_config is not None and config.lora_config.fully_sharded_loras:
         yield "--fully-sharded-loras", "each card has the first matrices of all adapters"
     speculative = config.speculative_config
-    if speculative is not None and speculative.method != "ngram":
-        yield f"speculative decoding by {speculative.method!r}", "a draft model has no card; 'ngram' works"
+    if speculative is not None and speculative.method not in _DRAFTS:
+        yield f"speculative decoding by {speculative.method!r}", f"the card has {' and '.join(_DRAFTS)}"
     if config.kv_transfer_config is not None:
         yield "--kv-transfer-config", "pages of the cache stay on the card"
     if model is None:
@@ -45,7 +46,5 @@ def _reasons(config: Any) -> Iterator[tuple[str, str]]:
         yield f"quantization {quantization!r}", f"the card multiplies 8-bit codes: {', '.join(_QUANTIZATIONS)}"
     if quantization and model.get_num_experts():
         yield f"quantization {quantization!r} of the mixture of experts {model.model}", "only linear layers have codes"
-    if model.enable_sleep_mode:
-        yield "--enable-sleep-mode", "weights and pages stay on the card as long as the server runs"
     if cache.cache_dtype not in ("auto", "float16"):
         yield f"--kv-cache-dtype {cache.cache_dtype}", "pages hold the card's 16-bit format"

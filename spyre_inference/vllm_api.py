@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import torch
+
 from torch_spyre.errors import UnsupportedOp
 
 VLLM_VERSION = "0.32.0"
@@ -54,6 +56,7 @@ _WHERE = {
     "get_forward_context": "vllm.forward_context",
     "get_layers_from_vllm_config": "vllm.config",
     "TOKEN_TYPE_SHIFT": "vllm.model_executor.models.bert",
+    "SamplerOutput": "vllm.v1.outputs",
     "UsageContext": "vllm.usage.usage_lib",
     "init_logger": "vllm.logger",
     "linear_kernels": "vllm.model_executor.kernels.linear",
@@ -81,6 +84,19 @@ def set_batch_defaults(rows: int, sequences: int) -> None:
         return dict.fromkeys(contexts, rows), dict.fromkeys(contexts, sequences)
 
     arguments.get_batch_defaults = classmethod(defaults)
+
+
+def quantise_on_host() -> None:
+    """vLLM's own op for codes with a given scale is not in its CPU build."""
+    operations: Any = import_module("vllm._custom_ops")
+
+    def scaled_fp8_quant(input: Any, scale: Any = None, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        if scale is None or args or kwargs:
+            raise UnsupportedOp("8-bit codes of weights without one scale that is given")
+        most = torch.finfo(torch.float8_e4m3fn).max
+        return (input.float() / scale).clamp(-most, most).to(torch.float8_e4m3fn), scale
+
+    operations.scaled_fp8_quant = scaled_fp8_quant
 
 
 def name_models_without_float16() -> None:

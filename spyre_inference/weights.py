@@ -4,6 +4,8 @@ come back, the pooler, is on the host."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -30,7 +32,7 @@ def onto_card(model: nn.Module, device: torch.device) -> None:
             done[id(x)] = nn.Parameter(data, requires_grad=False) if isinstance(x, nn.Parameter) else data
         return done[id(x)]
 
-    on_host = {part for owner in model.modules() if isinstance(owner, Pooler) for part in owner.modules()}
+    on_host = {part for pooler in _poolers(model) for part in pooler.modules()}
     for owner in model.modules():
         if owner in on_host:
             continue
@@ -43,3 +45,30 @@ def onto_card(model: nn.Module, device: torch.device) -> None:
         for name, buffer in owner._buffers.items():
             if buffer is not None:
                 owner._buffers[name] = moved(buffer, False)
+
+
+def off_card(model: nn.Module, keep: bool) -> None:
+    """The inverse of `onto_card`, in place. `keep` is whether the host gets what the card had."""
+    done: dict[int, torch.Tensor] = {}
+    kept: list[torch.Tensor] = []
+
+    def moved(x: torch.Tensor) -> torch.Tensor:
+        if x.device.type == "cpu":
+            return x
+        if id(x) not in done:
+            kept.append(x)
+            data = x.detach().cpu() if keep else torch.empty(0)
+            done[id(x)] = nn.Parameter(data, requires_grad=False) if isinstance(x, nn.Parameter) else data
+        return done[id(x)]
+
+    for owner in model.modules():
+        for held in (owner._parameters, owner._buffers):
+            held.update({name: moved(x) for name, x in held.items() if x is not None})
+
+
+def _poolers(model: nn.Module) -> Iterator[nn.Module]:
+    """Also those that vLLM keeps in a dict, where `modules()` does not look."""
+    for module in model.modules():
+        if isinstance(module, Pooler):
+            yield module
+            yield from getattr(module, "poolers_by_task", {}).values()

@@ -19,7 +19,7 @@ SIZES = {
     "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 256, "max_position_embeddings": 512,
 }  # fmt: skip
-CLOSE = 0.12  # of logprobs: a state that is rounded otherwise before it becomes a code may become the next one
+CLOSE = 0.25  # of logprobs: a state that is rounded otherwise before it becomes a code may become the next one
 
 
 class OfCodes(nn.Module):

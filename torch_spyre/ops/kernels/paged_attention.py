@@ -42,9 +42,20 @@ class Form:
 
 
 def write_pages(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """Puts the rows of this step, [T, key heads, d], to their places in [pages * page size, key heads, d]."""
-    keys.index_copy_(0, slots, key)
-    values.index_copy_(0, slots, value)
+    """Puts the rows of this step, [T, key heads, d], to their places in [pages * page size, key heads, d].
+
+    Values in pages are never NaN, as the value of a masked key is multiplied with 0, which NaN survives: the next user of a
+    page must not meet it. A row's NaN goes into its key instead, so whoever sees the row gets NaN, and nobody else does.
+    """
+    whole = value.sum(-1, keepdim=True)
+    keys.index_copy_(0, slots, torch.where(whole == whole, key, math.nan))
+    values.index_copy_(0, slots, torch.where(value == value, value, 0.0))
+
+
+def clear_pages(keys: Tensor, values: Tensor, slots: Tensor) -> None:
+    """Zeros in `slots`, whatever memory held there."""
+    for x in (keys, values):
+        x.index_copy_(0, slots, torch.zeros(len(slots), *x.shape[1:], dtype=x.dtype, device=x.device))
 
 
 def paged_attention(
