@@ -19,10 +19,10 @@ from spyre_inference.steps.recorded import RecordedStep
 from spyre_inference.vllm_api import Attention, init_logger
 from spyre_inference.weights import off_card, onto_card
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.ops.kernels.paged_attention import PagedTables, clear_pages
+from torch_spyre.ops.kernels.paged_attention import PagedTables
 
 logger = init_logger(__name__)
-_CLEARED = 8  # pages at once
+_TOGETHER = 8  # pages that are cleared or moved at once
 
 
 class CardModel:
@@ -43,6 +43,7 @@ class CardModel:
         self.blocks = Blocks(model)
         self.buckets = Buckets(limits)
         self.pages = 0
+        self.moves_pages = False  # to the host and back
         self.serving = False
         self.steps_made = self.compiled_in_service = 0
         self._forget_steps()
@@ -51,7 +52,7 @@ class CardModel:
         """Recorded launches name places in the card's memory."""
         self.steps: dict[Sizes, RecordedStep] = {}
         self.heads: dict[tuple[int, bool], RecordedStep] = {}
-        self.clearing: RecordedStep | None = None
+        self.page_steps: dict[str, RecordedStep] = {}
 
     def take_pages(self, count: int) -> None:
         """Room for the keys and values of `count` pages in each layer, [pages * page size, heads, head size]: a head has a
@@ -66,6 +67,8 @@ class CardModel:
         """Makes all steps: with what is compiled already, their launches alone."""
         if self.pages:
             self._clear(np.zeros(1, np.int64))  # what pads tables writes there
+        if self.moves_pages:
+            self.write_pages(np.zeros(1, np.int64), self.read_pages(np.zeros(1, np.int64)))
         for size in self.buckets.all():
             self._step(size)
         for count in self.buckets.heads if self.head is not None else []:
@@ -121,27 +124,62 @@ class CardModel:
         self.take_pages(self.pages)
         self.warm_up()
 
+    def page_values(self) -> int:
+        """Keys and values of a page, of all layers."""
+        return sum(self.page * x.shape[1] * x.shape[2] for x in self._caches())
+
+    def read_pages(self, pages: np.ndarray) -> torch.Tensor:
+        """[pages, values] in fp32, on the host."""
+        found = []
+        for part in _parts(pages):
+            read = self._page_step("read").run({"slots": self._slots_of(part)})
+            found.append(torch.cat([x.cpu().view(_TOGETHER, -1) for x in read], 1)[: len(part)])
+        return torch.cat(found)
+
+    def write_pages(self, pages: np.ndarray, values: torch.Tensor) -> None:
+        """The inverse of `read_pages`."""
+        self.cleared[pages] = True
+        widths = [self.page * x.shape[1] * x.shape[2] for x in self._caches()]
+        for part, given in zip(_parts(pages), values.split(_TOGETHER), strict=True):
+            rows = given[torch.arange(_TOGETHER) % len(part)].split(widths, 1)
+            shaped = (x.reshape(-1, *cache.shape[1:]) for x, cache in zip(rows, self._caches(), strict=True))
+            step = self._page_step("write")
+            step.run({"slots": self._slots_of(part), **{str(n): x.numpy() for n, x in enumerate(shaped)}})
+
     def _clear(self, pages: np.ndarray) -> None:
         """Zeros for what the card's memory held before: a NaN there would go through any mask."""
         self.cleared[pages] = True
-        for part in np.split(pages, range(_CLEARED, len(pages), _CLEARED)) if len(pages) else []:
-            numbers = np.resize(part, _CLEARED)[:, None] * self.page + np.arange(self.page)
-            self._clearing().run({"slots": numbers.reshape(-1).astype(np.int32)})
+        for part in _parts(pages):
+            self._page_step("clear").run({"slots": self._slots_of(part)})
 
-    def _clearing(self) -> RecordedStep:
-        if self.clearing is None:
-            slots = torch.arange(_CLEARED * self.page, dtype=torch.int32) % self.page
+    def _slots_of(self, pages: np.ndarray) -> np.ndarray:
+        """Of `_TOGETHER` pages; fewer are named again."""
+        numbers = np.resize(pages, _TOGETHER)[:, None] * self.page + np.arange(self.page)
+        return numbers.reshape(-1).astype(np.int32)
+
+    def _caches(self) -> list[torch.Tensor]:
+        return [x for layer in self.layers if layer.cached for x in (layer.keys, layer.values)]
+
+    def _page_step(self, what: str) -> RecordedStep:
+        """Clears pages, reads them, or writes them."""
+        if what not in self.page_steps:
+            caches = self._caches()
+            slots = torch.arange(_TOGETHER * self.page, dtype=torch.int32) % self.page
             inputs = {"slots": slots.to(self.card)}
-            compiled = torch.compile(clear_pages, dynamic=False)
+            if what == "write":
+                sizes = ((len(slots), *x.shape[1:]) for x in caches)
+                inputs |= {str(n): torch.zeros(size).to(self.card) for n, size in enumerate(sizes)}
+            compiled = torch.compile({"clear": _cleared, "read": _read, "write": _written}[what], dynamic=False)
 
-            def clear() -> torch.Tensor:
-                for layer in (layer for layer in self.layers if layer.cached):
-                    compiled(layer.keys, layer.values, inputs["slots"])
-                return inputs["slots"]
+            def forward() -> Any:
+                at = inputs["slots"]
+                if what == "write":
+                    return [compiled(x, at, inputs[str(n)]) for n, x in enumerate(caches)]
+                return [compiled(x, at) for x in caches]
 
-            self.clearing = RecordedStep(inputs, clear)
-            self._ready(self.clearing, "cleared pages")
-        return self.clearing
+            self.page_steps[what] = RecordedStep(inputs, forward)
+            self._ready(self.page_steps[what], f"pages: {what}")
+        return self.page_steps[what]
 
     def _step(self, sizes: Sizes) -> RecordedStep:
         found = self.steps.get(sizes)
@@ -205,3 +243,21 @@ def _filled(x: np.ndarray, count: int) -> np.ndarray:
     made = np.zeros(count, np.int32)
     made[: len(x)] = x
     return made
+
+
+def _parts(pages: np.ndarray) -> list[np.ndarray]:
+    return [pages[n : n + _TOGETHER] for n in range(0, len(pages), _TOGETHER)]
+
+
+def _cleared(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    cache.index_copy_(0, slots, torch.zeros(len(slots), *cache.shape[1:], dtype=cache.dtype, device=cache.device))
+    return slots
+
+
+def _read(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    return cache.index_select(0, slots).to(torch.float32)
+
+
+def _written(cache: torch.Tensor, slots: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    cache.index_copy_(0, slots, values.to(cache.dtype))
+    return slots

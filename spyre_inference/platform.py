@@ -87,6 +87,10 @@ class SpyrePlatform(CpuPlatform):
                 "this plugin is written for vLLM %s, and %s is installed", vllm_api.VLLM_VERSION, installed
             )
         refuse(vllm_config)
+        if vllm_config.kv_transfer_config is not None:
+            vllm_config.kv_transfer_config.kv_connector_extra_config.update(
+                spec_name="CardOffloadingSpec", spec_module_path="spyre_inference.offload"
+            )
         cache = vllm_config.cache_config
         given = cache.user_specified_block_size
         if given and cache.block_size != PAGE:

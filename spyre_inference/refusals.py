@@ -29,8 +29,9 @@ def _reasons(config: Any) -> Iterator[tuple[str, str]]:
     speculative = config.speculative_config
     if speculative is not None and speculative.method not in _DRAFTS:
         yield f"speculative decoding by {speculative.method!r}", f"the card has {' and '.join(_DRAFTS)}"
-    if config.kv_transfer_config is not None:
-        yield "--kv-transfer-config", "pages of the cache stay on the card"
+    transfer = config.kv_transfer_config
+    if transfer is not None and transfer.kv_connector != "OffloadingConnector":
+        yield f"the connector {transfer.kv_connector!r}", "pages go to this host alone: --kv-offloading-size"
     if model is None:
         return
     if model.is_multimodal_model:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spyre_inference import layers, metrics, quantised
+from spyre_inference import layers, metrics, offload, quantised
 from spyre_inference.attention.tables import Batch
 from spyre_inference.card_model import CardModel
 from spyre_inference.platform import PAGE
@@ -21,6 +21,7 @@ from spyre_inference.vllm_api import (
     SamplerOutput,
     get_forward_context,
     init_logger,
+    set_current_vllm_config,
 )
 from torch_spyre.errors import UnsupportedOp
 
@@ -74,7 +75,9 @@ class SpyreModelRunner(CPUModelRunner):
             raise UnsupportedOp(f"layers that keep their pages apart ({kinds}): a step has one page table on the card")
         for model in self.models:
             model.take_pages(kv_cache_config.num_blocks)
-        return {}
+            model.moves_pages = self.vllm_config.kv_transfer_config is not None
+        offload.serve(self.models)
+        return offload.stand_ins(kv_cache_config) if self.vllm_config.kv_transfer_config else {}
 
     def _zero_block_ids(self, block_ids: list[int]) -> None:
         """Places that hold no key of a sequence are masked, whatever they hold."""
@@ -145,7 +148,8 @@ class SpyreModelRunner(CPUModelRunner):
         if self.asleep == 2:
             pages = [model.pages for model in self.models]
             self.compilation_config.static_forward_context.clear()
-            self.load_model()
+            with set_current_vllm_config(self.vllm_config):
+                self.load_model()
             for model, count in zip(self.models, pages, strict=True):
                 model.take_pages(count)
             self.warm_up()

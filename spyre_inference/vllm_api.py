@@ -26,6 +26,7 @@ _WHERE = {
     "BaseLayerWithLoRA": "vllm.lora.layers.base",
     "BaseLinearLayerWithLoRA": "vllm.lora.layers.base_linear",
     "CPUModelRunner": "vllm.v1.worker.cpu_model_runner",
+    "CPUOffloadingSpec": "vllm.v1.kv_offload.cpu.spec",
     "CPUWorker": "vllm.v1.worker.cpu_worker",
     "CommonAttentionMetadata": "vllm.v1.attention.backend",
     "CompilationMode": "vllm.config",
@@ -43,6 +44,7 @@ _WHERE = {
     "LogitsProcessorWithLoRA": "vllm.lora.layers.logits_processor",
     "MoERunner": "vllm.model_executor.layers.fused_moe.runner.moe_runner",
     "MultipleOf": "vllm.v1.attention.backend",
+    "OffloadingWorker": "vllm.v1.kv_offload.base",
     "ParallelLMHead": "vllm.model_executor.layers.vocab_parallel_embedding",
     "PlatformEnum": "vllm.platforms.interface",
     "Pooler": "vllm.model_executor.layers.pooler",
@@ -57,10 +59,12 @@ _WHERE = {
     "get_layers_from_vllm_config": "vllm.config",
     "TOKEN_TYPE_SHIFT": "vllm.model_executor.models.bert",
     "SamplerOutput": "vllm.v1.outputs",
+    "TransferResult": "vllm.v1.kv_offload.base",
     "UsageContext": "vllm.usage.usage_lib",
     "init_logger": "vllm.logger",
     "linear_kernels": "vllm.model_executor.kernels.linear",
     "register_backend": "vllm.v1.attention.backends.registry",
+    "set_current_vllm_config": "vllm.config",
     "set_random_seed": "vllm.utils.torch_utils",
 }
 

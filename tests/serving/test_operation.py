@@ -146,3 +146,33 @@ def test_a_large_cache_is_committed_as_it_is_used(folder: Path) -> None:
 
 def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.slow
+def test_pages_go_to_the_host_and_back(folder: Path) -> None:
+    from vllm import LLM
+
+    # 5 pages of 64 KiB on the card, one of which is not for requests: each prompt drives the others away.
+    llm = LLM(str(folder), kv_cache_memory_bytes=5 * (64 << 10), kv_offloading_size=0.01, **LIMITS)
+    model = runner_of(llm).on_card
+    assert model.pages == 5
+    prompts = [[start, *range(60, 180)] for start in (20, 21, 22)]
+    before = [made(llm, p, logprobs=0, max_tokens=4) for p in prompts]
+    calls: list[int] = []
+    write, model.write_pages = model.write_pages, lambda pages, values: (calls.append(len(pages)), write(pages, values))
+    after = [made(llm, p, logprobs=0, max_tokens=4) for p in prompts]
+    assert sum(calls) >= len(prompts)
+    assert [o.logprobs for o in after] == [o.logprobs for o in before]
+    assert runner_of(llm).compiled_in_service == 0
+
+    model.write_pages = write
+    for cache in model._caches():  # what float16 cannot hold is in the card's format
+        cache.copy_(torch.randn(cache.shape).half())
+        cache.mul_(4096.0)
+        cache.mul_(4096.0)
+    held = model.read_pages(torch.arange(5).numpy())
+    assert held.abs().max() > 2**20
+    for cache in model._caches():
+        cache.zero_()
+    model.write_pages(torch.arange(5).numpy(), held)
+    assert torch.equal(model.read_pages(torch.arange(5).numpy()), held)

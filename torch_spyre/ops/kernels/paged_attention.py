@@ -52,12 +52,6 @@ def write_pages(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots:
     values.index_copy_(0, slots, torch.where(value == value, value, 0.0))
 
 
-def clear_pages(keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """Zeros in `slots`, whatever memory held there."""
-    for x in (keys, values):
-        x.index_copy_(0, slots, torch.zeros(len(slots), *x.shape[1:], dtype=x.dtype, device=x.device))
-
-
 def paged_attention(
     query: Tensor, keys: Tensor, values: Tensor, tables: PagedTables, form: Form, slopes: Tensor | None = None
 ) -> Tensor:
