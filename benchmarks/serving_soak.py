@@ -3,9 +3,9 @@
 
     .venv-serving/bin/python benchmarks/serving_soak.py --minutes 10
 
-Clients ask for completions and chats, streamed or not, greedy or sampled, with schemas and with several answers; a third of
-them leaves in the middle of an answer. After a warm-up of the same traffic the memory of the server's processes is taken,
-and again at the end; pages in use, steps compiled while requests waited and errors are read from `/metrics`.
+Clients ask for completions and chats, streamed or not, greedy or sampled, with schemas or several answers; a third
+of them leaves in the middle of an answer. After a warm-up of the same traffic the memory of the server's processes is
+taken, and again at the end; pages in use and steps compiled while requests waited are read from `/metrics`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ import aiohttp
 from spyre_inference.demo import NAME, command
 from torch_spyre.models.smollm2 import checkpoint
 
-WORDS = "the a of sea city red story tells about when tree light river number seven open small because old house".split()
+WORDS = (
+    "the a of sea city red story tells about when tree light river number seven open small because old house".split()
+)
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 8}, "big": {"type": "boolean"}},
@@ -63,7 +65,9 @@ def body(draw: random.Random) -> tuple[str, dict[str, Any]]:
     return "/v1/completions", {**ask, "prompt": text}
 
 
-async def client(session: aiohttp.ClientSession, url: str, draw: random.Random, until: float, counts: Counter[str]) -> None:
+async def client(
+    session: aiohttp.ClientSession, url: str, draw: random.Random, until: float, counts: Counter[str]
+) -> None:
     while time.monotonic() < until:
         path, ask = body(draw)
         leaves = draw.uniform(0.01, 1.5) if draw.random() < 0.33 else None

@@ -3,8 +3,8 @@
 
 vLLM gives each adapter that is in use a slot, and each row of a step the slot of its request. Here all slots of a layer
 lie behind one another: a row meets the first matrices of all of them in one product, what belongs to other slots is
-multiplied with 0, and the second matrices are one product again. So one compiled block serves every mix of adapters, and
-a row's bits do not depend on what is in the other slots.
+multiplied with 0, and the second matrices are one product again. So one compiled block serves every mix of adapters,
+and a row's bits do not depend on what is in the other slots.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def become(model: nn.Module, card: torch.device) -> CardAdapters | None:
             _Slots(layer, card)
             found = layer.punica_wrapper
         elif isinstance(layer, BaseLayerWithLoRA):
-            raise UnsupportedOp(f"--enable-lora with {name}, a {type(layer).__name__}: only linear layers have adapters")
+            raise UnsupportedOp(
+                f"--enable-lora with {name}, a {type(layer).__name__}: only linear layers have adapters"
+            )
     return found
 
 

@@ -55,8 +55,8 @@ class CardModel:
         self.page_steps: dict[str, RecordedStep] = {}
 
     def take_pages(self, count: int) -> None:
-        """Room for the keys and values of `count` pages in each layer, [pages * page size, heads, head size]: a head has a
-        run of memory. None of it is committed before a page is cleared for its first use."""
+        """Room for keys and values of `count` pages in each layer, [pages * page size, heads, head size]: a head has
+        a run of memory. None of it is committed before a page is cleared for its first use."""
         self.pages = count
         self.cleared = np.zeros(count, bool)
         for layer in (layer for layer in self.layers if layer.cached):
@@ -197,7 +197,10 @@ class CardModel:
         }
         on_card = {name: torch.from_numpy(value).to(self.card) for name, value in empty.items()}
         paged = PagedTables(**on_card)
-        inputs = {**on_card, **{n: torch.zeros(sizes.rows, dtype=torch.int32).to(self.card) for n in ("ids", "positions")}}
+        inputs = {
+            **on_card,
+            **{n: torch.zeros(sizes.rows, dtype=torch.int32).to(self.card) for n in ("ids", "positions")},
+        }
         if self.adapters is not None:
             inputs["adapters"] = torch.zeros(sizes.rows, self.slots, dtype=torch.float16).to(self.card)
 

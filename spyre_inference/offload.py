@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of keys and values that the card has no room for, on the host: vLLM's OffloadingConnector with copies to and from
-the card.
+"""Pages of keys and values that the card has no room for, on the host: vLLM's OffloadingConnector with copies between
+the host and the card.
 
-vLLM's scheduler chooses what goes and what comes back. The host keeps values in fp32, which has every value of the card's
-16-bit format, and the card makes the same bits of them again. float16 would not do: its range is smaller.
+vLLM's scheduler chooses what goes and what comes back. The host keeps values in fp32, which has every value of the
+card's 16-bit format, and the card makes the same bits of them again. float16 would not do: its range is smaller.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
 import torch
 
 from spyre_inference import layers, metrics, offload, quantised
@@ -29,8 +28,8 @@ logger = init_logger(__name__)
 
 
 class SpyreModelRunner(CPUModelRunner):
-    """vLLM's buffers, batch and sampler are on the host; the model, its pages and the choice of greedy tokens are on the
-    card."""
+    """vLLM's buffers, batch and sampler are on the host; the model, its pages and the choice of greedy tokens are on
+    the card."""
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         layers.register()

@@ -67,9 +67,9 @@ class SpyreWorker(cpu_worker.CPUWorker):
         available = int(min(total, host) * self.cache_config.gpu_memory_utilization) - used
         if available <= 0:
             raise OutOfMemory(
-                f"weights take {used} bytes, which leaves nothing for keys and values: of the card's {total} bytes, and of "
-                f"the {host} that the host may give it, {self.cache_config.gpu_memory_utilization:.0%} may be used; raise "
-                "SPYRE_HOST_MEMORY_GB or --gpu-memory-utilization, or take a smaller model"
+                f"weights take {used} bytes, which leaves none for keys and values: of the card's {total} bytes, and "
+                f"of the {host} that the host may give it, {self.cache_config.gpu_memory_utilization:.0%} may be used; "
+                "raise SPYRE_HOST_MEMORY_GB or --gpu-memory-utilization, or take a smaller model"
             )
         return available
 

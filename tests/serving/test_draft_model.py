@@ -50,7 +50,9 @@ def test_drafts_change_no_token(same: bool, tmp_path: Path) -> None:
     drafts = {"model": target if same else other, "num_speculative_tokens": 3, "method": "draft_model"}
     llm = LLM(target, speculative_config=drafts, disable_log_stats=False, **LIMITS)
     assert tokens(llm) == plain
-    found = {m.name: m.value for m in llm.get_metrics() if m.name.startswith("vllm:spec_decode_num_") and hasattr(m, "value")}
+    found = {
+        m.name: m.value for m in llm.get_metrics() if m.name.startswith("vllm:spec_decode_num_") and hasattr(m, "value")
+    }
     proposed, accepted = (found[f"vllm:spec_decode_num_{what}_tokens"] for what in ("draft", "accepted"))
     assert proposed > 0
     if same:  # the same bits, so every proposal is right

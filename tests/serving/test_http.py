@@ -126,7 +126,9 @@ WEATHER = {
 @pytest.mark.parametrize("choice", [{"type": "function", "function": {"name": "weather"}}, "required"])
 def test_a_tool_is_called(server: str, choice: Any) -> None:
     ask = {"messages": [{"role": "user", "content": "Weather in Rome?"}], "tools": [WEATHER], "tool_choice": choice}
-    message = json.loads(post(server, "/v1/chat/completions", **ask, max_tokens=40, temperature=0))["choices"][0]["message"]
+    message = json.loads(post(server, "/v1/chat/completions", **ask, max_tokens=40, temperature=0))["choices"][0][
+        "message"
+    ]
     called = message["tool_calls"][0]["function"]
     assert called["name"] == "weather" and set(json.loads(called["arguments"])) == {"city", "days"}
 
@@ -137,8 +139,6 @@ def test_twenty_prompts(server: str, smollm2: str) -> None:
 
     made = []
     for prompt in PROMPTS:
-        answer = post(
-            server, "/v1/completions", prompt=prompt, max_tokens=TOKENS, temperature=0, return_token_ids=True
-        )
+        answer = post(server, "/v1/completions", prompt=prompt, max_tokens=TOKENS, temperature=0, return_token_ids=True)
         made.append(json.loads(answer)["choices"][0]["token_ids"])
     check(PROMPTS, made, smollm2)

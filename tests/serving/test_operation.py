@@ -72,7 +72,9 @@ def test_nan_stays_with_the_request_that_made_it(small: Any) -> None:
     pages = runner_of(small).on_card.pages
     for start in range(10, 10 + 2 * pages):  # through all pages
         bad = [start % 200 + 20, BAD, *range(40, 60)]
-        assert all(torch.isnan(torch.tensor(e.logprob)) for at in made(small, bad, logprobs=0).logprobs for e in at.values())
+        assert all(
+            torch.isnan(torch.tensor(e.logprob)) for at in made(small, bad, logprobs=0).logprobs for e in at.values()
+        )
     small.reset_prefix_cache()
     after = made(small, PROMPT, logprobs=0)
     assert before.token_ids == after.token_ids and before.logprobs == after.logprobs
@@ -86,7 +88,9 @@ def test_sleep_and_wake(small: Any, level: int) -> None:
     before, used = made(small, PROMPT, logprobs=0), torch.spyre.memory_allocated()
     compiled = counters["stats"]["unique_graphs"]
     small.sleep(level=level)
-    held = sum(t.nbytes for layer in runner_of(small).on_card.layers for t in (layer.keys, layer.values) if t is not None)
+    held = sum(
+        t.nbytes for layer in runner_of(small).on_card.layers for t in (layer.keys, layer.values) if t is not None
+    )
     assert held == 0 and torch.spyre.memory_allocated() < used - (1 << 20)
     small.wake_up()
     after = made(small, PROMPT, logprobs=0)
