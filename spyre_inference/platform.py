@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
+import uuid
 from importlib.metadata import version
 from typing import Any
 
 import torch
 
-from spyre_inference import vllm_api  # most of vLLM cannot be imported yet
+from spyre_inference import metrics, vllm_api  # most of vLLM cannot be imported yet
 from spyre_inference.refusals import refuse
 from spyre_inference.vllm_api import CpuPlatform, PlatformEnum
 from torch_spyre.errors import UnsupportedOp
 
 PAGE = 64  # keys of a page: one stick of scores
-GIB = 1 << 30
 DEFAULT_ROWS, DEFAULT_SEQUENCES = 256, 8  # of a step: each size more is compiled at the first start
-KV_CACHE_BYTES = 1 * GIB  # unless `--kv-cache-memory-bytes` says otherwise
 
 
 class SpyrePlatform(CpuPlatform):
@@ -55,6 +54,23 @@ class SpyrePlatform(CpuPlatform):
         vllm_api.name_models_without_float16()
 
     @classmethod
+    def get_device_communicator_cls(cls) -> str:
+        return "spyre_inference.cards.SpyreCommunicator"
+
+    @classmethod
+    def get_punica_wrapper(cls) -> str:
+        return "spyre_inference.adapters.CardAdapters"
+
+    @classmethod
+    def can_update_inplace(cls) -> bool:
+        """Layers with adapters take what the wrapper returns."""
+        return False
+
+    @classmethod
+    def is_sleep_mode_available(cls) -> bool:
+        return True
+
+    @classmethod
     def opaque_attention_op(cls) -> bool:
         return False
 
@@ -71,14 +87,19 @@ class SpyrePlatform(CpuPlatform):
                 "this plugin is written for vLLM %s, and %s is installed", vllm_api.VLLM_VERSION, installed
             )
         refuse(vllm_config)
+        if vllm_config.kv_transfer_config is not None:
+            vllm_config.kv_transfer_config.kv_connector_extra_config.update(
+                spec_name="CardOffloadingSpec", spec_module_path="spyre_inference.offload"
+            )
         cache = vllm_config.cache_config
         given = cache.user_specified_block_size
         if given and cache.block_size != PAGE:
             raise UnsupportedOp(f"--block-size {cache.block_size}: the card's pages have {PAGE} keys")
         super().check_and_update_config(vllm_config)
         cache.block_size = PAGE
-        if cache.kv_cache_memory_bytes is None:
-            cache.kv_cache_memory_bytes = KV_CACHE_BYTES
+        if not vllm_config.instance_id:
+            vllm_config.instance_id = uuid.uuid4().hex
+        metrics.answer_for(vllm_config.instance_id)
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "vllm.v1.worker.cpu_worker.CPUWorker":
             parallel.worker_cls = "spyre_inference.worker.SpyreWorker"

@@ -1,91 +1,114 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of the model on the card, in the place of vLLM's."""
+"""vLLM's runner of models, with the model on the card."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-import numpy as np
 import torch
 
-from spyre_inference import layers
-from spyre_inference.attention.backend import CardAttention, Current
-from spyre_inference.attention.tables import NOWHERE, Batch, Sizes, tables
+from spyre_inference import layers, metrics, offload, quantised
+from spyre_inference.attention.tables import Batch
+from spyre_inference.card_model import CardModel
 from spyre_inference.platform import PAGE
-from spyre_inference.steps.blocks import Blocks
-from spyre_inference.steps.buckets import Buckets, Limits
-from spyre_inference.steps.recorded import RecordedStep
+from spyre_inference.steps.buckets import Limits
 from spyre_inference.vllm_api import (
-    Attention,
+    TOKEN_TYPE_SHIFT,
     CPUModelRunner,
     KVCacheConfig,
+    SamplerOutput,
     get_forward_context,
-    get_layers_from_vllm_config,
     init_logger,
+    set_current_vllm_config,
 )
-from spyre_inference.weights import onto_card
-from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops.kernels.paged_attention import PagedTables
 
 logger = init_logger(__name__)
 
 
 class SpyreModelRunner(CPUModelRunner):
-    """vLLM's buffers, batch and sampler are on the host; a step goes to the card as tables and comes back as rows."""
+    """vLLM's buffers, batch and sampler are on the host; the model, its pages and the choice of greedy tokens are on
+    the card."""
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         layers.register()
+        quantised.register()
         super().__init__(vllm_config, device)
-        self.card = torch.device(DEVICE_NAME, torch.spyre.current_device())
-        self.current = Current()
-        scheduler = vllm_config.scheduler_config
-        self.buckets = Buckets(
-            Limits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, self.model_config.max_model_len, PAGE)
-        )
-        self.steps: dict[Sizes, RecordedStep] = {}
-        self.logit_steps: dict[int, RecordedStep] = {}
-        self.serving = False
-        self.compiled_in_service = 0
+        self.choosing = False
+        self.asleep = 0
+        parallel = vllm_config.parallel_config
+        metrics.publish_worker(vllm_config.instance_id, parallel.rank, self.numbers)
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights)
-        onto_card(self.model, self.card)
-        for layer in get_layers_from_vllm_config(self.vllm_config, Attention).values():
-            CardAttention.become(layer, self.current, self.card)
-        self.blocks = Blocks(self.model)
-        self.head = self.model.compute_logits
-        self.model.compute_logits = self._logits
+        config, scheduler = self.model_config, self.scheduler_config
+        rows, sequences = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
+        limits = Limits(rows, sequences, config.max_model_len, PAGE, config.attn_type != "encoder_only")
+        slots = self.lora_config.max_loras if self.lora_config else 0
+        self.on_card = CardModel(self.model, limits, config.get_hidden_size(), slots, not self.is_pooling_model)
+        if not self.is_pooling_model:
+            self.model.compute_logits = self._logits
+        self.models = [self.on_card]
+        if self.speculative_config is not None and self.speculative_config.uses_draft_model():
+            self.models.append(self._draft(Limits(rows + sequences, sequences, config.max_model_len, PAGE)))
+
+    def _draft(self, limits: Limits) -> CardModel:
+        """The draft model, where vLLM's proposer calls it."""
+        model = self.drafter.model
+        draft = CardModel(model, limits, self.speculative_config.draft_model_config.get_hidden_size())
+
+        def forward(input_ids: torch.Tensor, positions: torch.Tensor, **others: Any) -> torch.Tensor:
+            batch = _batch()
+            states = draft.rows(input_ids.numpy(), positions.numpy(), batch)
+            return torch.nn.functional.pad(states, (0, 0, 0, len(input_ids) - len(states)))
+
+        model.forward, model.compute_logits = forward, draft.logits
+        return draft
 
     def initialize_kv_cache_tensors(
         self, kv_cache_config: KVCacheConfig, kernel_block_sizes: list[int], kv_cache_allocation_context: Any = None
     ) -> dict[str, torch.Tensor]:
-        """Keys and values of each layer, [pages * page size, heads, head size]: a head has a run of memory."""
         if len(kv_cache_config.kv_cache_groups) > 1:
             kinds = ", ".join(type(g.kv_cache_spec).__name__ for g in kv_cache_config.kv_cache_groups)
             raise UnsupportedOp(f"layers that keep their pages apart ({kinds}): a step has one page table on the card")
-        for layer in get_layers_from_vllm_config(self.vllm_config, Attention).values():
-            rows = kv_cache_config.num_blocks * PAGE
-            keys = torch.zeros(rows, layer.num_kv_heads, layer.head_size, dtype=torch.float16).to(self.card)
-            values = torch.zeros(rows, layer.num_kv_heads, layer.head_size_v, dtype=torch.float16).to(self.card)
-            layer.take_pages(keys, values)
-        return {}
+        for model in self.models:
+            model.take_pages(kv_cache_config.num_blocks)
+            model.moves_pages = self.vllm_config.kv_transfer_config is not None
+        offload.serve(self.models)
+        return offload.stand_ins(kv_cache_config) if self.vllm_config.kv_transfer_config else {}
 
     def _zero_block_ids(self, block_ids: list[int]) -> None:
         """Places that hold no key of a sequence are masked, whatever they hold."""
 
     def warm_up(self) -> float:
         began = time.perf_counter()
-        sizes = [*self.buckets.all()]
-        for size in sizes:
-            self._step(size)
-        for count in self.buckets.heads:
-            self._logit_step(count)
-        self.serving = True
+        for model in self.models:
+            model.warm_up()
         seconds = time.perf_counter() - began
-        logger.info("%d sizes of steps, %d of logits are ready, in %.1f s", len(sizes), len(self.logit_steps), seconds)
+        count = sum(len(model.steps) for model in self.models)
+        logger.info("%d sizes of steps are ready, in %.1f s", count, seconds)
         return seconds
+
+    @property
+    def serving(self) -> bool:
+        return all(model.serving for model in self.models)
+
+    @property
+    def compiled_in_service(self) -> int:
+        return sum(model.compiled_in_service for model in self.models)
+
+    def numbers(self) -> dict[str, int]:
+        """For the metrics."""
+        models = getattr(self, "models", ())
+        return {"steps": sum(m.steps_made for m in models), "compiles": sum(m.compiled_in_service for m in models)}
+
+    def execute_model(self, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
+        self.choosing = not scheduler_output.has_structured_output_requests
+        try:
+            return super().execute_model(scheduler_output, intermediate_tensors)
+        finally:
+            self.choosing = False
 
     def _model_forward(
         self,
@@ -96,77 +119,69 @@ class SpyreModelRunner(CPUModelRunner):
         **model_kwargs: Any,
     ) -> Any:
         assert input_ids is not None and positions is not None
-        metadata = get_forward_context().attn_metadata
-        batches = {id(b): b for b in metadata.values()} if metadata else {}
-        batch: Batch = next(iter(batches.values()))
-        sizes = self.buckets.sizes(batch)
-        rows = len(batch.slots)
-        values = tables(batch, sizes, PAGE)
-        values["ids"] = _filled(input_ids[:rows].numpy(), sizes.rows)
-        values["positions"] = _filled(positions[:rows].numpy(), sizes.rows)
-        return self._step(sizes).run(values).cpu()[:rows]
-
-    def _step(self, sizes: Sizes) -> RecordedStep:
-        found = self.steps.get(sizes)
-        if found is not None:
-            return found
-        empty = {
-            "slots": np.zeros(sizes.rows, np.int32),
-            "pages": np.zeros(sizes.pairs, np.int32),
-            "tiles": np.zeros(sizes.pairs, np.int32),
-            "starts": np.full(sizes.pairs, NOWHERE, np.int32),
-            "tile_rows": np.zeros(sizes.tiles * sizes.tile, np.int32),
-            "limits": np.zeros((sizes.tiles, sizes.tile), np.int32),
-            "pairs": np.zeros((sizes.tiles, sizes.most), np.int32),
-            "places": np.zeros(sizes.rows, np.int32),
-        }
-        on_card = {name: torch.from_numpy(value).to(self.card) for name, value in empty.items()}
-        ids = torch.zeros(sizes.rows, dtype=torch.int32).to(self.card)
-        positions = torch.zeros(sizes.rows, dtype=torch.int32).to(self.card)
-        paged = PagedTables(**on_card)
-
-        def forward() -> torch.Tensor:
-            self.current.tables = paged
-            self.blocks.size = sizes
-            return self.model(input_ids=ids, positions=positions, intermediate_tensors=None, inputs_embeds=None)
-
-        step = self.steps[sizes] = RecordedStep({**on_card, "ids": ids, "positions": positions}, forward)
-        self._ready(step, sizes)
-        return step
+        ids = input_ids.numpy()
+        types = model_kwargs.get("token_type_ids")
+        if types is not None:  # where vLLM's encoders look for them
+            ids = ids | (types.numpy().astype(ids.dtype) << TOKEN_TYPE_SHIFT)
+        return self.on_card.rows(ids, positions.numpy(), _batch())
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of any number of rows, on the host."""
-        most = self.buckets.heads[-1]
-        parts = [self._logits_of(part) for part in hidden.split(most)]
-        return torch.cat(parts)
+        """Logits; or, where a step asks for nothing but the best tokens, those (whole numbers, one for each row)."""
+        if self.choosing and self.speculative_config is None and _greedy(self.input_batch.sampling_metadata):
+            return self.on_card.best(hidden)
+        return self.on_card.logits(hidden)
 
-    def _logits_of(self, hidden: torch.Tensor) -> torch.Tensor:
-        count = self.buckets.logit_rows(len(hidden))
-        rows = torch.zeros(count, hidden.shape[1], dtype=torch.float16)
-        rows[: len(hidden)] = hidden
-        return self._logit_step(count).run({"rows": rows.numpy()}).cpu()[: len(hidden)]
+    def _sample(self, logits: torch.Tensor | None, spec_decode_metadata: Any) -> Any:
+        if logits is not None and not logits.is_floating_point():
+            self.input_batch.update_async_output_token_ids()
+            return SamplerOutput(sampled_token_ids=logits.unsqueeze(-1), logprobs_tensors=None)
+        return super()._sample(logits, spec_decode_metadata)
 
-    def _logit_step(self, count: int) -> RecordedStep:
-        found = self.logit_steps.get(count)
-        if found is None:
-            rows = torch.zeros(count, self.model_config.get_hidden_size(), dtype=torch.float16).to(self.card)
-            found = self.logit_steps[count] = RecordedStep({"rows": rows}, lambda: self.head(rows))
-            self._ready(found, count)
-        return found
+    def sleep(self, level: int) -> None:
+        for model in self.models:
+            model.sleep(keep=level == 1)
+        self.asleep = level
 
-    def _ready(self, step: RecordedStep, sizes: Any) -> None:
-        if self.serving:
-            self.compiled_in_service += 1
-            logger.error(
-                "a step of %s was compiled while requests waited: warm-up missed it; please report this", sizes
-            )
-        with torch.inference_mode():
-            step.warm_up()
-        if step.refused:
-            logger.warning("steps of %s run without a recording: %s", sizes, step.refused)
+    def wake_up(self) -> None:
+        """After level 2, weights come from the checkpoint."""
+        if self.asleep == 2:
+            pages = [model.pages for model in self.models]
+            self.compilation_config.static_forward_context.clear()
+            with set_current_vllm_config(self.vllm_config):
+                self.load_model()
+            for model, count in zip(self.models, pages, strict=True):
+                model.take_pages(count)
+            self.warm_up()
+        else:
+            for model in self.models:
+                model.wake()
+        self.asleep = 0
+
+    def reload_weights(self, *args: Any, **kwargs: Any) -> None:
+        """`wake_up` has read them."""
+        if args or kwargs:
+            raise UnsupportedOp("weights from elsewhere than the model's checkpoint: start a server with them")
 
 
-def _filled(x: np.ndarray, count: int) -> np.ndarray:
-    made = np.zeros(count, np.int32)
-    made[: len(x)] = x
-    return made
+def _batch() -> Batch:
+    """What the attention backend made of the running step."""
+    metadata = get_forward_context().attn_metadata
+    return next(iter(metadata.values()))  # type: ignore[no-any-return]
+
+
+def _greedy(metadata: Any) -> bool:
+    """Whether the largest logit of each row is all that its request asks for."""
+    if not metadata.all_greedy or not metadata.no_penalties or metadata.max_num_logprobs is not None:
+        return False
+    if metadata.allowed_token_ids_mask is not None or metadata.bad_words_token_ids or metadata.logprob_token_ids:
+        return False
+    holder = metadata.thinking_budget_state_holder
+    if holder is not None and holder.has_tracked_requests():
+        return False
+    return all(_idle(processor) for processor in metadata.logitsprocs.non_argmax_invariant)
+
+
+def _idle(processor: Any) -> bool:
+    """Whether one of vLLM's own processors has no request to change; others may always change something."""
+    name = {"LogitBiasLogitsProcessor": "biases", "MinTokensLogitsProcessor": "min_toks"}.get(type(processor).__name__)
+    return name is not None and not getattr(processor, name)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import torch
+
 from torch_spyre.errors import UnsupportedOp
 
 VLLM_VERSION = "0.32.0"
@@ -21,38 +23,61 @@ _WHERE = {
     "AttentionImpl": "vllm.v1.attention.backend",
     "AttentionMetadataBuilder": "vllm.v1.attention.backend",
     "AttentionType": "vllm.v1.attention.backend",
+    "BaseLayerWithLoRA": "vllm.lora.layers.base",
+    "BaseLinearLayerWithLoRA": "vllm.lora.layers.base_linear",
     "CPUModelRunner": "vllm.v1.worker.cpu_model_runner",
+    "CPUOffloadingSpec": "vllm.v1.kv_offload.cpu.spec",
     "CPUWorker": "vllm.v1.worker.cpu_worker",
     "CommonAttentionMetadata": "vllm.v1.attention.backend",
     "CompilationMode": "vllm.config",
     "CompilationTimes": "vllm.v1.worker.worker_base",
+    "CpuCommunicator": "vllm.distributed.device_communicators.cpu_communicator",
     "CpuPlatform": "vllm.platforms.cpu",
+    "EncoderOnlyAttentionSpec": "vllm.v1.kv_cache_interface",
     "EngineArgs": "vllm.engine.arg_utils",
+    "FP8ScaledMMLinearKernel": "vllm.model_executor.kernels.linear.scaled_mm.ScaledMMLinearKernel",
+    "FusedTopKRouter": "vllm.model_executor.layers.fused_moe.router.fused_topk_router",
+    "Int8ScaledMMLinearKernel": "vllm.model_executor.kernels.linear.scaled_mm.ScaledMMLinearKernel",
     "KVCacheConfig": "vllm.v1.kv_cache_interface",
     "KVCacheLayout": "vllm.v1.kv_cache_interface",
     "LinearBase": "vllm.model_executor.layers.linear",
+    "LogitsProcessorWithLoRA": "vllm.lora.layers.logits_processor",
+    "MoERunner": "vllm.model_executor.layers.fused_moe.runner.moe_runner",
     "MultipleOf": "vllm.v1.attention.backend",
+    "OffloadingWorker": "vllm.v1.kv_offload.base",
     "ParallelLMHead": "vllm.model_executor.layers.vocab_parallel_embedding",
     "PlatformEnum": "vllm.platforms.interface",
+    "Pooler": "vllm.model_executor.layers.pooler",
+    "PunicaWrapperCPU": "vllm.lora.punica_wrapper.punica_cpu",
     "RMSNorm": "vllm.model_executor.layers.layernorm",
     "RotaryEmbeddingBase": "vllm.model_executor.layers.rotary_embedding.base",
+    "VocabParallelEmbeddingWithLoRA": "vllm.lora.layers.vocab_parallel_embedding",
     "VocabParallelEmbedding": "vllm.model_executor.layers.vocab_parallel_embedding",
     "clear_layer_kv_caches": "vllm.v1.worker.utils",
     "cpu_worker": "vllm.v1.worker",
     "get_forward_context": "vllm.forward_context",
     "get_layers_from_vllm_config": "vllm.config",
+    "TOKEN_TYPE_SHIFT": "vllm.model_executor.models.bert",
+    "SamplerOutput": "vllm.v1.outputs",
+    "TransferResult": "vllm.v1.kv_offload.base",
     "UsageContext": "vllm.usage.usage_lib",
     "init_logger": "vllm.logger",
+    "linear_kernels": "vllm.model_executor.kernels.linear",
     "register_backend": "vllm.v1.attention.backends.registry",
+    "set_current_vllm_config": "vllm.config",
     "set_random_seed": "vllm.utils.torch_utils",
 }
+
+_MODULES = ("linear_kernels",)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(_WHERE[name])
-    return import_module(f"{_WHERE[name]}.{name}") if name == "cpu_worker" else getattr(module, name)
+    if name == "cpu_worker":
+        return import_module(f"{_WHERE[name]}.{name}")
+    return module if name in _MODULES else getattr(module, name)
 
 
 def set_batch_defaults(rows: int, sequences: int) -> None:
@@ -63,6 +88,19 @@ def set_batch_defaults(rows: int, sequences: int) -> None:
         return dict.fromkeys(contexts, rows), dict.fromkeys(contexts, sequences)
 
     arguments.get_batch_defaults = classmethod(defaults)
+
+
+def quantise_on_host() -> None:
+    """vLLM's own op for codes with a given scale is not in its CPU build."""
+    operations: Any = import_module("vllm._custom_ops")
+
+    def scaled_fp8_quant(input: Any, scale: Any = None, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        if scale is None or args or kwargs:
+            raise UnsupportedOp("8-bit codes of weights without one scale that is given")
+        most = torch.finfo(torch.float8_e4m3fn).max
+        return (input.float() / scale).clamp(-most, most).to(torch.float8_e4m3fn), scale
+
+    operations.scaled_fp8_quant = scaled_fp8_quant
 
 
 def name_models_without_float16() -> None:

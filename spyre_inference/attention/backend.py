@@ -16,6 +16,7 @@ from spyre_inference.vllm_api import (
     AttentionMetadataBuilder,
     AttentionType,
     CommonAttentionMetadata,
+    EncoderOnlyAttentionSpec,
     KVCacheLayout,
     MultipleOf,
 )
@@ -46,7 +47,7 @@ class SpyreAttentionBackend(AttentionBackend):
 
     @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:
-        return bool(attn_type == AttentionType.DECODER)
+        return attn_type in (AttentionType.DECODER, AttentionType.ENCODER_ONLY)
 
     @staticmethod
     def get_name() -> str:
@@ -69,15 +70,17 @@ class BatchBuilder(AttentionMetadataBuilder[Batch]):
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
     ) -> Batch:
         common = common_attn_metadata
-        if common.causal is not True:
+        cached = not isinstance(self.kv_cache_spec, EncoderOnlyAttentionSpec)
+        if cached and common.causal is not True:
             raise UnsupportedOp("attention that is not causal is not implemented over the paged cache")
         count = common.num_reqs
-        return Batch(
+        batch = Batch(
             common.query_start_loc[: count + 1].numpy().copy(),
             common.seq_lens[:count].numpy().copy(),
             common.block_table_tensor[:count].numpy().copy(),
             common.slot_mapping[: common.num_actual_tokens].numpy().copy(),
         )
+        return batch if cached else batch.with_own_tiles_as_pages()
 
 
 class SpyreAttentionImpl(AttentionImpl):
@@ -101,6 +104,8 @@ class SpyreAttentionImpl(AttentionImpl):
             raise UnsupportedOp("attention sinks are not implemented on the card")
         if kv_sharing_target_layer_name is not None:
             raise UnsupportedOp("layers that share another layer's keys and values are not implemented on the card")
+        if attn_type == AttentionType.ENCODER_ONLY and sliding_window is not None:
+            raise UnsupportedOp("windows in layers of an encoder are not implemented on the card")
         self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
         self.sliding_window = sliding_window
         self.alibi_slopes = alibi_slopes
@@ -125,16 +130,21 @@ class CardAttention(Attention):
     slopes: torch.Tensor | None
     form: Form
     current: Current
+    cached: bool
 
     @staticmethod
     def become(layer: Attention, current: Current, device: torch.device) -> None:
         layer.__class__ = CardAttention
         assert isinstance(layer, CardAttention)
         layer.form = layer.impl.form
+        layer.cached = layer.attn_type == AttentionType.DECODER
         layer.current = current
         slopes = layer.impl.alibi_slopes
         made = None if slopes is None else torch.tensor(slopes, dtype=torch.float16).to(device)
         layer.register_buffer("slopes", made, persistent=False)
+
+    def get_kv_cache_spec(self, vllm_config: Any) -> Any:
+        return super().get_kv_cache_spec(vllm_config) if self.cached else None
 
     def take_pages(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         self.register_buffer("keys", keys, persistent=False)
@@ -152,6 +162,10 @@ class CardAttention(Attention):
         query = query.view(-1, self.num_heads, self.head_size)
         key = key.view(-1, self.num_kv_heads, self.head_size)
         value = value.view(-1, self.num_kv_heads, self.head_size_v)
-        write_pages(key, value, self.keys, self.values, tables.slots)
-        result = paged_attention(query, self.keys, self.values, tables, self.form, self.slopes)
+        if self.cached:
+            write_pages(key, value, self.keys, self.values, tables.slots)
+            keys, values = self.keys, self.values
+        else:  # each tile of the step is a page
+            keys, values = (x.index_select(0, tables.tile_rows) for x in (key, value))
+        result = paged_attention(query, keys, values, tables, self.form, self.slopes)
         return result.view(-1, self.num_heads * self.head_size_v)

@@ -30,23 +30,32 @@ class Batch:
     lengths: np.ndarray  # [sequences]: keys of each, with those of this step
     pages: np.ndarray  # [sequences, …]: page table
     slots: np.ndarray  # [rows]
+    causal: bool = True  # else every row sees its whole sequence, which is all in this step
 
     def tile(self) -> int:
-        return 1 if (np.diff(self.starts) <= 1).all() else TILE
+        return 1 if self.causal and (np.diff(self.starts) <= 1).all() else TILE
 
     def counts(self, tile: int, page: int) -> tuple[int, int]:
         """Tiles, and pairs of a tile and a page."""
         first, _, last = _tiles(self, tile)
         return len(first), int((last // page + 1).sum())
 
+    def with_own_tiles_as_pages(self) -> Batch:
+        """Without a cache, the keys of a step are the pages: those of a tile are one."""
+        counts = -(-np.diff(self.starts) // TILE)
+        pages = (np.cumsum(counts) - counts)[:, None] + np.arange(counts.max())
+        return Batch(self.starts, self.lengths, pages, self.slots, causal=False)
+
 
 def _tiles(batch: Batch, tile: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First row, sequence, and position of the last row of each tile."""
+    """First row and sequence of each tile, and the position of the last key that its last row sees."""
     rows = np.diff(batch.starts)
     counts = -(-rows // tile)
     sequence = np.repeat(np.arange(len(rows)), counts)
     number = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
     first = batch.starts[sequence] + number * tile
+    if not batch.causal:
+        return first, sequence, batch.lengths[sequence] - 1
     end = np.minimum(first + tile, batch.starts[sequence + 1])
     last = batch.lengths[sequence] - (batch.starts[sequence + 1] - end) - 1
     return first, sequence, last
@@ -64,7 +73,9 @@ def tables(batch: Batch, sizes: Sizes, page: int) -> dict[str, np.ndarray]:
     number = np.arange(len(tiles)) - np.repeat(begins, counts)
     within = np.arange(sizes.tile)
     row = first[:, None] + np.minimum(within, filled[:, None] - 1)
-    limits = last[:, None] - filled[:, None] + 1 + np.minimum(within, filled[:, None] - 1)
+    limits = np.broadcast_to(last[:, None], row.shape)
+    if batch.causal:
+        limits = limits - filled[:, None] + 1 + np.minimum(within, filled[:, None] - 1)
     places = np.repeat(np.arange(count) * sizes.tile, filled) + np.arange(rows) - np.repeat(first, filled)
     pairs = begins[:, None] + np.minimum(np.arange(sizes.most), counts[:, None] - 1)
     spare = sizes.pairs - 1 if len(tiles) < sizes.pairs else 0

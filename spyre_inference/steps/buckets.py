@@ -21,6 +21,7 @@ class Limits:
     sequences: int
     length: int  # keys of a sequence
     page: int
+    cached: bool = True  # else a step has whole sequences, in tiles of a page
 
     @property
     def most(self) -> int:
@@ -45,7 +46,7 @@ def _holding(capacities: list[int], size: int, what: str) -> int:
 class Buckets:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.single = _steps(1, limits.sequences, 4)  # sequences of one row each
+        self.single = _steps(1, limits.sequences, 4) if limits.cached else []  # sequences of one row each
         self.mixed = _steps(_FIRST_ROWS, max(limits.rows, _FIRST_ROWS), 2)
         self.heads = _steps(1, max(limits.sequences, 1), 4)  # rows of logits
 

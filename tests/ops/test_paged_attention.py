@@ -120,3 +120,25 @@ def test_a_row_has_the_same_bits_in_any_tile() -> None:
     wide = case.on_card(form)
     case.tile = 1
     assert torch.equal(wide, case.on_card(form))
+
+
+@pytest.mark.parametrize("tile, rows", [(1, 1), (64, 5)])
+def test_a_page_keeps_no_nan_for_its_next_user(tile: int, rows: int) -> None:
+    form = Form(PAGE, 32**-0.5)
+    torch.manual_seed(3)
+    case = Case([(70, rows), (3, rows)], 4, 2, 32, tile)
+    clean = case.on_card(form, spare=2)
+    keys, values = (torch.zeros_like(case.keys).to("spyre") for _ in range(2))
+    every = torch.arange(len(keys), dtype=torch.int32).to("spyre")
+    bad = torch.full_like(case.keys, torch.nan).to("spyre")
+    torch.compile(write_pages, dynamic=False)(bad, bad, keys, values, every)  # by requests that are gone
+    assert keys.cpu().isnan().all() and (values.cpu() == 0).all()
+    for number, sequence in enumerate(case.sequences):  # and the places that this one has written itself
+        at = torch.from_numpy(case.places(number)[: sequence[0]])
+        host_keys, host_values = keys.cpu(), values.cpu()
+        host_keys[at], host_values[at] = case.keys[at], case.values[at]
+        keys, values = host_keys.to("spyre"), host_values.to("spyre")
+    case.keys, case.values = keys.cpu(), values.cpu()
+    assert torch.equal(case.on_card(form, spare=2), clean)
+    case.value[0, 0, 5] = torch.nan  # what a row sees of NaN it does get
+    assert case.on_card(form, spare=2)[0, 0].isnan().any()

@@ -30,6 +30,7 @@ def server(smollm2: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         port = free.getsockname()[1]
     small = ["--max-model-len", "128", "--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--port", str(port)]
     small += ["--kv-cache-memory-bytes", "32M", "--host", "127.0.0.1"]
+    small += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     log = tmp_path_factory.mktemp("server") / "log.txt"
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     with log.open("w") as file:
@@ -94,5 +95,50 @@ def test_bad_requests_are_refused(server: str, path: str, body: dict[str, Any], 
 
 
 def test_metrics(server: str) -> None:
+    time.sleep(2.5)  # workers say once a second what their cards do
     text = urllib.request.urlopen(f"{server}/metrics").read().decode()
     assert "vllm:generation_tokens_total" in text and "vllm:kv_cache_usage_perc" in text
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("spyre:"):
+            name, _, value = line.rpartition(" ")
+            found[name] = float(value)
+    assert found['spyre:compiles_in_service_total{card="0"}'] == 0
+    assert found['spyre:host_fallbacks_total{card="0"}'] == 0
+    assert found['spyre:steps_total{card="0"}'] > 0 and found['spyre:card_busy_seconds_total{card="0"}'] > 0
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather in a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 10}, "days": {"type": "integer", "maximum": 9}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("choice", [{"type": "function", "function": {"name": "weather"}}, "required"])
+def test_a_tool_is_called(server: str, choice: Any) -> None:
+    ask = {"messages": [{"role": "user", "content": "Weather in Rome?"}], "tools": [WEATHER], "tool_choice": choice}
+    message = json.loads(post(server, "/v1/chat/completions", **ask, max_tokens=40, temperature=0))["choices"][0][
+        "message"
+    ]
+    called = message["tool_calls"][0]["function"]
+    assert called["name"] == "weather" and set(json.loads(called["arguments"])) == {"city", "days"}
+
+
+@pytest.mark.slow
+def test_twenty_prompts(server: str, smollm2: str) -> None:
+    from test_against_generate import PROMPTS, TOKENS, check
+
+    made = []
+    for prompt in PROMPTS:
+        answer = post(server, "/v1/completions", prompt=prompt, max_tokens=TOKENS, temperature=0, return_token_ids=True)
+        made.append(json.loads(answer)["choices"][0]["token_ids"])
+    check(PROMPTS, made, smollm2)

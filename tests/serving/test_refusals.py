@@ -12,13 +12,12 @@ import pytest
 @pytest.mark.parametrize(
     "option, said",
     [
-        ({"tensor_parallel_size": 3}, "--tensor-parallel-size 3.*spyreccl"),
         ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size 2"),
-        ({"enable_lora": True}, "--enable-lora.*merge"),
         ({"block_size": 32}, "--block-size 32.*64 keys"),
-        ({"enable_sleep_mode": True}, "Sleep mode is not supported"),
-        ({"runner": "pooling"}, "--runner pooling"),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8"),
+        ({"quantization": "mxfp8"}, "quantization 'mxfp8'.*8-bit codes"),
+        ({"enable_lora": True, "fully_sharded_loras": True}, "--fully-sharded-loras"),
+        ({"speculative_config": {"method": "suffix", "num_speculative_tokens": 2}}, "'suffix'|[Aa]rctic"),
     ],
 )
 def test_an_option_is_refused_by_name(smollm2: str, option: dict[str, Any], said: str) -> None:
