@@ -383,17 +383,22 @@ class Scheduler {
     return products > 1 && products <= kMaxUnits;
   }
 
-  /// One unit per product, in the order of memory: a thread then reads one long run of it.
+  /// One unit per second operand, in the order of memory: a thread then reads one long run of it. Products of other rows
+  /// with the same one join, so that it is read and decoded once.
   void add_streams(const Part& part) {
     std::vector<Draft*> products;
     for (size_t c = 0; c < part.size(); ++c)
       for (size_t i = part[c].first; i < part[c].second; ++i) products.push_back(&drafts_[c][i]);
     auto place = [](const Draft* d) { return std::pair(d->places[2].index, d->places[2].offset); };
     std::stable_sort(products.begin(), products.end(), [&](auto* a, auto* b) { return place(a) < place(b); });
-    for (Draft* d : products) {
-      add_call(*d);
-      const auto end = static_cast<uint32_t>(out_->calls.size());
-      out_->units.push_back({end - 1, end});
+    for (size_t i = 0, end; i < products.size(); i = end) {
+      std::vector<Draft> group;
+      const auto shared = place(products[i]);
+      for (end = i; end < products.size() && place(products[end]) == shared; ++end)
+        group.push_back(std::move(*products[end]));
+      const auto begin = static_cast<uint32_t>(out_->calls.size());
+      for (Draft& d : join(join(std::move(group)))) add_call(d);
+      out_->units.push_back({begin, static_cast<uint32_t>(out_->calls.size())});
     }
   }
 

@@ -43,6 +43,9 @@ SPYRE_INLINE F load_vector(const void* p, int n = 16) {
   } else if constexpr (f == Format::IEEE_FP16) {
     return n == 16 ? load_f16(p) : load_f16_n(p, n);
   } else if constexpr (vector_bytes(f) == 1) {
+#if defined(SPYRE_KERNELS_AVX512) || defined(SPYRE_KERNELS_AVX2)
+    if (f == Format::SENINT8 && n == 16) return from_int(load_signed_8(p));
+#endif
     const I codes = n == 16 ? load_8(p) : load_8_n(p, n);
     if constexpr (f == Format::SEN143_FP8) return decode_small<kE4M3>(codes);
     if constexpr (f == Format::SEN152_FP8) return decode_small<kE5M2>(codes);

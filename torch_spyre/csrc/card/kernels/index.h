@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gather and scatter: elements of a table at addresses that other elements name.
 #pragma once
+#include "copy.h"
 #include "walk.h"
 
 SPYRE_ISA_BEGIN
@@ -122,6 +123,26 @@ inline bool gather_rows(const Indices& indices, const Rectangle<kTableViews>& r,
   return true;
 }
 
+/// A rectangle of a table that one set of indices names, as a page is: moved like a copy, transposed if need be.
+inline bool gather_rectangle(const Indices& indices, const Rectangle<kTableViews>& r, const Transfer& transfer,
+                             std::byte* const* p) {
+  int64_t offset;
+  if (!indices.resolve(p + 2, r.row_stride + 2, 0, 1, &offset)) return false;
+  Loops<2> loops;
+  loops.operands = 2;
+  for (int k = 0; k < 2; ++k) loops.base[k] = p[k];
+  loops.base[1] += offset;
+  const int64_t extent[2] = {r.rows, r.n};
+  const int64_t* const stride[2] = {r.row_stride, r.stride};
+  for (int d = 0; d < 2; ++d) {
+    if (extent[d] == 1) continue;
+    loops.extent[loops.rank] = extent[d];
+    for (int k = 0; k < 2; ++k) loops.stride[loops.rank][k] = stride[d][k];
+    ++loops.rank;
+  }
+  return copy_loops(loops, transfer);
+}
+
 /// A row along which the indices vary: element by element.
 inline bool gather_row(const Indices& indices, const int64_t* step, int64_t n, const View& out, const View& table,
                        std::byte* const* p) {
@@ -144,7 +165,13 @@ bool gather(const Shape& shape, const View& out, const View& table, const TableI
     int n_outer;
     const Rectangle<kTableViews> r = rectangle_of(loops, &n_outer);
     const bool whole = indices.all_still(r.stride + 2);
+    const bool same = whole && indices.all_still(r.row_stride + 2) && !masked && out.format == table.format;
+    const Transfer transfer(out.format, same ? table.format : out.format);
     for_each_point(loops, n_outer, [&](std::byte* const* p) {
+      if (same) {
+        ok = ok && gather_rectangle(indices, r, transfer, p);
+        return;
+      }
       if (whole) {
         ok = ok && gather_rows(indices, r, out, table, p);
         return;

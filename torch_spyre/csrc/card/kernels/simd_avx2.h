@@ -67,6 +67,11 @@ SPYRE_INLINE I load_8(const void* p) {
   const __m128i v = _mm_loadu_si128(static_cast<const __m128i*>(p));
   return {_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8))};
 }
+/// Sixteen bytes as -128..127.
+SPYRE_INLINE I load_signed_8(const void* p) {
+  const __m128i v = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  return {_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8))};
+}
 SPYRE_INLINE I load_8_n(const void* p, int n) {
   alignas(16) uint8_t t[16] = {};
   __builtin_memcpy(t, p, static_cast<size_t>(n));

@@ -44,6 +44,10 @@ SPYRE_INLINE I load_16_n(const void* p, int n) {
 }
 /// Sixteen bytes as 0..255.
 SPYRE_INLINE I load_8(const void* p) { return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))}; }
+/// Sixteen bytes as -128..127.
+SPYRE_INLINE I load_signed_8(const void* p) {
+  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
 SPYRE_INLINE I load_8_n(const void* p, int n) {
   return {_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(first_lanes(n), p))};
 }
