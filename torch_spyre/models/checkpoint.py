@@ -40,8 +40,8 @@ def load(
     this rank's share of it (`parallel.py`). Linear layers of which the folder holds 8-bit codes keep them;
     `weights`, fp8 or int8, makes such codes of the others while they pass."""
     folder = Path(folder)
+    model = _empty(folder, dtype)
     described = _described(folder)
-    model = _empty(folder, described, dtype)
     quantization = described.get("quantization_config") or described.get("compression_config")
     if quantization is not None:
         prepare(model, quantization)
@@ -144,12 +144,11 @@ class _Filling:
             )
 
 
-def _empty(folder: Path, described: dict[str, Any], dtype: torch.dtype) -> Any:
-    """The module with parameters that nobody wrote: their memory is not even committed."""
+def architecture(folder: Path) -> tuple[Any, Any]:
+    """The class that a folder's config.json names, and its configuration."""
     import transformers
-    from transformers.initialization import no_init_weights
 
-    names = described.get("architectures") or []
+    names = _described(folder).get("architectures") or []
     kind: Any = getattr(transformers, names[0], None) if names else None
     if kind is None:
         raise InvalidArgument(
@@ -157,7 +156,15 @@ def _empty(folder: Path, described: dict[str, Any], dtype: torch.dtype) -> Any:
             f"{transformers.__version__}): "
             'write one of its classes as "architectures", or load the model with from_pretrained and .to("spyre")'
         )
-    config = kind.config_class.from_pretrained(folder)
+    return kind, kind.config_class.from_pretrained(folder)
+
+
+def _empty(folder: Path, dtype: torch.dtype) -> Any:
+    """The module with parameters that nobody wrote: their memory is not even committed."""
+    import transformers
+    from transformers.initialization import no_init_weights
+
+    kind, config = architecture(folder)
     with no_init_weights():
         model = kind(config)
     if model.can_generate() and (folder / "generation_config.json").exists():

@@ -88,6 +88,10 @@ class Report:
     parameters: int = 0  # of the walked model
 
     @property
+    def card_us(self) -> float:
+        return sum(layer.card_us for layer in self.layers)
+
+    @property
     def drift(self) -> Layer | None:
         """Where drift starts: the first layer whose own error is large, or more than the format explains."""
         return next((layer for layer in self.layers if layer.drifts), None)

@@ -9,6 +9,7 @@ walk runs on the CPU in fp32 and leaves what each part was called with; a second
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ from torch_spyre import _C, reporting
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.modules import matmul_weights
 from torch_spyre.errors import InvalidArgument
-from torch_spyre.models.checkpoint import moved
+from torch_spyre.models.checkpoint import architecture, moved
 from torch_spyre.models.conversions import Tensors, parts
 from torch_spyre.models.random_weights import RandomWeights, described
+from torch_spyre.models.tensor_files import TensorFiles
 from torch_spyre.numerics import layers
 from torch_spyre.numerics.format import round_dl16, rounding
 from torch_spyre.numerics.layers import Call, Errors, Layer, Report
@@ -151,6 +153,25 @@ def compare_random(
     inputs: dict[str, Any] = dict(model.inputs(module.config))
     inputs |= {"use_cache": False} if model.cached else {}
     return compare(module, RandomWeights(module, SEED), inputs, model.name, mode, progress)
+
+
+def compare_folder(
+    folder: Path,
+    name: str,
+    mode: str,
+    count: int | None,
+    inputs_of: Callable[[Any], dict[str, Any]],
+    progress: Progress | None = None,
+) -> Report:
+    """A checkpoint folder; its weights are rounded to the card's format first."""
+    kind, config = architecture(folder)
+    if getattr(config, "quantization_config", None) is not None:
+        raise InvalidArgument(f"{folder} holds quantised weights: a walk compares 16-bit weights")
+    if count is not None:
+        config.num_hidden_layers = count
+    module = described(kind, config)
+    cached = {"use_cache": False} if module.can_generate() else {}
+    return compare(module, TensorFiles(folder), {**inputs_of(config), **cached}, name, mode, progress)
 
 
 def compare(
