@@ -50,7 +50,7 @@ def main() -> int:
     say(f"tokens {answer.tokens}")
     say(f"on the device clock: prompt {times[0]:.1f} ms, a token {times[1]:.1f} ms")
     say(
-        f"a step streams {answer.streamed_bytes / 1e9:.2f} GB at {answer.bytes_per_s / 1e9:.1f} GB/s, {answer.share:.0%} "
+        f"a step streams {answer.streamed_bytes / 1e9:.2f} GB, {answer.bytes_per_s / 1e9:.1f} GB/s: {answer.share:.0%} "
         f"of a plain read ({answer.read_bytes_per_s / 1e9:.1f} GB/s); target {TARGET_SHARE:.0%}"
     )
     config = model.config

@@ -150,8 +150,8 @@ def test_layers(tmp_path: Path, layout: str) -> None:
 @pytest.mark.parametrize("layout", ["float8 by row", "int8 by row", "fine-grained"])
 @torch.no_grad()
 def test_models(tmp_path: Path, layout: str) -> None:
-    """Compiled, with a cache: near the same model in float32 with the weights that the codes stand for. Inputs have codes too,
-    with three bits in fp8: two layers are about a tenth off."""
+    """Compiled, with a cache: near the same model in float32 with the weights that the codes stand for. Inputs have
+    codes too, of three bits in fp8."""
     meaning = written(tmp_path, layout)
     config = transformers.LlamaConfig(**{**SIZES, **HEADS})
     exact = transformers.LlamaForCausalLM(config).eval()
