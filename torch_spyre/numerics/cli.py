@@ -11,6 +11,7 @@ from typing import Any
 
 from torch_spyre import command_line
 from torch_spyre.errors import InvalidArgument
+from torch_spyre.predict.configs import ALIASES
 
 _TEXT = "The card has thirty-two cores, and each of them has a scratchpad of its own. A ring carries data between them."
 
@@ -30,7 +31,11 @@ def _from(least: int) -> Callable[[str], int]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.parser("numerics", __doc__, "smollm2\ngranite-4-h-tiny --mode both --plot page.html")
+    parser = command_line.parser(
+        "numerics",
+        __doc__,
+        "smollm2\ngranite-4-h-tiny --mode both --plot page.html\ngranite-4-h-small --stream --layers 6",
+    )
     parser.add_argument("model", nargs="?", help="a priority model (see --list), smollm2, or a checkpoint folder")
     parser.add_argument("--list", action="store_true", help="the priority models, which get random weights")
     parser.add_argument("--mode", choices=("eager", "compiled", "both"), default="eager", help="default eager")
@@ -39,6 +44,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--size", choices=("tiny", "real"), default="tiny", help="widths of a priority model")
     parser.add_argument("--layers", type=_from(1), help="run so many layers")
+    parser.add_argument(
+        "--stream",
+        action="store_true",
+        help="layer by layer, with the weights of one layer at a time: published widths and vocabulary, all layers",
+    )
     parser.add_argument("--text", default=_TEXT, help="what a checkpoint with a tokenizer reads")
     parser.add_argument("--plot", metavar="FILE", help="also as an HTML page")
     command_line.add_json(parser)
@@ -51,22 +61,27 @@ def _run(args: argparse.Namespace) -> int:
 
     if args.list or not args.model:
         if args.json:
-            known = priority.PRIORITY.values()
+            known = priority.STREAMED.values()
             command_line.print_json([{"name": p.name, "layers": p.layers, "model": p.model} for p in known])
             return 0
-        for p in priority.PRIORITY.values():
-            print(f"{p.name:18} {p.layers} layers, {p.model}")
+        for p in priority.STREAMED.values():
+            print(f"{p.name:18} {p.layers} layers, {p.model}" + ("" if p.name in priority.PRIORITY else ", --stream"))
         return 0
     from rich.console import Console
 
     from torch_spyre.numerics import layers, report  # late: start-up
 
-    model, inputs = _model(args)
+    if args.stream and args.depth:
+        raise InvalidArgument("--stream walks whole layers; leave out --depth")
+    model, inputs = (None, {}) if args.stream else _model(args)
     modes = ("eager", "compiled") if args.mode == "both" else (args.mode,)
     console, found = Console(width=None if sys.stdout.isatty() else 160), []
     for mode in modes:
-        with Console(stderr=True, quiet=args.quiet).status(f"{args.model}, {mode}"):
-            found.append(layers.compare(model, inputs, args.model, mode, args.depth))
+        with Console(stderr=True, quiet=args.quiet).status(f"{args.model}, {mode}") as status:
+            if args.stream:
+                found.append(_streamed(args, mode, status))
+            else:
+                found.append(layers.compare(model, inputs, args.model, mode, args.depth))
         if not args.json:
             report.show(found[-1], console)
     if args.plot:
@@ -76,6 +91,19 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         command_line.print_json([report.data(r) for r in found])
     return 1 if any(layer.nans or layer.saturated for r in found for layer in r.layers) else 0
+
+
+def _streamed(args: argparse.Namespace, mode: str, status: Any) -> Any:
+    from torch_spyre.numerics import priority, stream  # late: start-up
+
+    def progress(what: str, done: int, all_parts: int) -> None:
+        status.update(f"{args.model}, {mode}, {what}: {done} of {all_parts}")
+
+    known = priority.STREAMED.get(ALIASES.get(args.model.lower(), args.model.lower()))
+    if known is not None:
+        return stream.compare_random(known, mode, args.layers, progress)
+    folder = _folder(args)
+    return stream.compare_folder(folder, args.model, mode, args.layers, lambda c: _text_of(folder, args, c), progress)
 
 
 def _model(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
@@ -93,15 +121,21 @@ def _model(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
             raise InvalidArgument(f"--layers {args.layers}: {args.model} has no such form ({reason})") from error
         inputs: dict[str, Any] = dict(known.inputs(model.config))
         return model, {**inputs, **({"use_cache": False} if known.cached else {})}
+    return _checkpoint(_folder(args), args)
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    from torch_spyre.numerics import priority  # late: start-up
+
     folder = Path(args.model)
     if args.model.lower() == "smollm2":
         from torch_spyre.models import smollm2  # late: start-up
 
         folder = smollm2.checkpoint()
     if not (folder / "config.json").is_file():
-        names = ", ".join([*priority.PRIORITY, "smollm2"])
+        names = ", ".join([*(priority.STREAMED if args.stream else priority.PRIORITY), "smollm2"])
         raise InvalidArgument(f"no model {args.model!r}: not one of {names}, and no folder with a config.json")
-    return _checkpoint(folder, args)
+    return folder
 
 
 def _checkpoint(folder: Path, args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
@@ -119,11 +153,18 @@ def _checkpoint(folder: Path, args: argparse.Namespace) -> tuple[Any, dict[str, 
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(round_dl16(p.half()))
+    return model, {**_text_of(folder, args, config), **({"use_cache": False} if causal else {})}
+
+
+def _text_of(folder: Path, args: argparse.Namespace, config: Any) -> dict[str, Any]:
+    """What the model reads: the text, or without a tokenizer some tokens."""
+    import torch
+    import transformers
+
     try:
-        inputs = dict(transformers.AutoTokenizer.from_pretrained(folder)(args.text, return_tensors="pt"))
+        return dict(transformers.AutoTokenizer.from_pretrained(folder)(args.text, return_tensors="pt"))
     except (OSError, ValueError):
-        inputs = {"input_ids": torch.arange(4, 40)[None] % config.vocab_size}
-    return model, {**inputs, **({"use_cache": False} if causal else {})}
+        return {"input_ids": torch.arange(4, 40)[None] % config.vocab_size}
 
 
 if __name__ == "__main__":

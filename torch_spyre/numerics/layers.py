@@ -65,6 +65,7 @@ class Layer:
     beyond_fp16: int  # finite on the card, infinite in IEEE fp16
     nans: int
     reference_nans: int
+    card_us: float = 0.0  # the device clock, where the walk measures it
 
     @property
     def explained(self) -> bool:
@@ -84,6 +85,11 @@ class Report:
     layers: list[Layer]
     origins: list[Origin] = field(default_factory=list)
     fallbacks: tuple[fallbacks.Fallback, ...] = ()
+    parameters: int = 0  # of the walked model
+
+    @property
+    def card_us(self) -> float:
+        return sum(layer.card_us for layer in self.layers)
 
     @property
     def drift(self) -> Layer | None:
@@ -129,7 +135,7 @@ def record(model: nn.Module, chosen: Mapping[str, nn.Module], inputs: Mapping[st
     def keep(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             # In place ops must not change what is kept; a host copy is one already.
-            calls.setdefault(name, Call(_copied(args), _copied(kwargs), _copied(output)))
+            calls.setdefault(name, Call(copied(args), copied(kwargs), copied(output)))
 
         return hook
 
@@ -143,7 +149,7 @@ def record(model: nn.Module, chosen: Mapping[str, nn.Module], inputs: Mapping[st
     return calls
 
 
-def _copied(x: Any) -> Any:
+def copied(x: Any) -> Any:
     return tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, x)
 
 
@@ -153,7 +159,7 @@ def _tensors(x: Any) -> list[Tensor]:
     return [v.detach().float().cpu() for v in tree_leaves(values) if isinstance(v, Tensor) and v.is_floating_point()]
 
 
-def _joined(x: Any) -> Tensor:
+def joined(x: Any) -> Tensor:
     found = _tensors(x)
     return torch.cat([t.flatten() for t in found]) if found else torch.zeros(0)
 
@@ -167,23 +173,23 @@ def compare(
         depth = 0  # what is inside a compiled layer is one graph with it
     chosen, on_card = parts(model, depth), parts(card, depth)
     if mode == "compiled":
-        _compile(on_card.values())
+        compile_parts(on_card.values())
     expected = record(model, chosen, inputs)
     fallbacks.reset()
-    found = record(card, on_card, {k: _to_card(v) for k, v in inputs.items()})
+    found = record(card, on_card, {k: to_card_value(v) for k, v in inputs.items()})
     host = tuple(reporting.report())
     with torch.no_grad():
         layers = [
             _layer(part, chosen[part], on_card[part], expected[part], found[part])
             for part in expected
-            if part in found and len(_joined(expected[part].output))
+            if part in found and len(joined(expected[part].output))
         ]
     report = Report(name, mode, layers, fallbacks=host)
     report.origins = list(_origins(report, card, found))
     return report
 
 
-def _compile(modules: Iterable[nn.Module]) -> None:
+def compile_parts(modules: Iterable[nn.Module]) -> None:
     """Each kind of part once; hooks stay outside of its graph."""
     forms: dict[type[nn.Module], Any] = {}
     for module in modules:
@@ -193,35 +199,49 @@ def _compile(modules: Iterable[nn.Module]) -> None:
         module.forward = functools.partial(forms[kind], module)
 
 
-def _to_card(x: Any) -> Any:
+def to_card_value(x: Any) -> Any:
     if not isinstance(x, Tensor):
         return x
     return (x.half() if x.dtype == torch.float32 else x).to("spyre")
 
 
 def _layer(name: str, reference: nn.Module, card: nn.Module, expected: Call, found: Call) -> Layer:
-    rounded = [tree_map(_rounded, x) for x in (expected.args, expected.kwargs)]
-    alone = _joined(reference(*_copied(rounded[0]), **_copied(rounded[1])))
+    rounded = [tree_map(rounded_input, x) for x in (expected.args, expected.kwargs)]
+    alone = joined(reference(*copied(rounded[0]), **copied(rounded[1])))
     with rounding():
-        owed = _joined(reference(*_copied(rounded[0]), **_copied(rounded[1])))
-    own = _joined(card(*tree_map(_to_card, rounded[0]), **tree_map(_to_card, rounded[1])))
-    got, want = _joined(found.output), _joined(expected.output)
+        owed = joined(reference(*copied(rounded[0]), **copied(rounded[1])))
+    own = joined(card(*tree_map(to_card_value, rounded[0]), **tree_map(to_card_value, rounded[1])))
+    got, want = joined(found.output), joined(expected.output)
+    return measured(name, type(reference).__name__, (got, want), (own, alone), Errors.of(owed, alone).relative)
+
+
+def measured(
+    name: str,
+    kind: str,
+    run: tuple[Tensor, Tensor],
+    by_itself: tuple[Tensor, Tensor],
+    owed: float,
+    card_us: float = 0.0,
+) -> Layer:
+    """From results of the card and of the reference: those of the model's run, and of the layer alone."""
+    got, want = run
     finite = got[torch.isfinite(got)].abs()
     return Layer(
         name,
-        type(reference).__name__,
+        kind,
         Errors.of(got, want),
-        Errors.of(own, alone),
-        Errors.of(owed, alone).relative,
+        Errors.of(*by_itself),
+        owed,
         float(finite.max()) if len(finite) else math.nan,
         int((torch.isinf(got) & torch.isfinite(want)).sum()),
         int((finite > _FP16_LARGEST).sum()),
         int(torch.isnan(got).sum()),
         int(torch.isnan(want).sum()),
+        card_us,
     )
 
 
-def _rounded(x: Any) -> Any:
+def rounded_input(x: Any) -> Any:
     """As the card gets it: through fp16."""
     return round_dl16(x.half()) if isinstance(x, Tensor) and x.dtype == torch.float32 else x
 

@@ -8,7 +8,7 @@ weights are random, with the spread that keeps activations near one, and values 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ Figures = dict[str, Any]
 Inputs = dict[str, Tensor]
 
 SIZES = ("tiny", "real")
+WHOLE = "whole"  # a size too, which `stream.py` walks
+_LAYERS = ("num_hidden_layers", "n_layer", "encoder_layers", "decoder_layers")
 _DRAWN_AT_ONCE = 1 << 15  # values: few enough for caches, and for PyTorch to start no threads that wait for each other
 SEED = 0  # of the weights
 TOKENS = 41  # of each of two sequences: no multiple of a stick's 64
@@ -48,17 +50,27 @@ class Priority:
     def layers(self) -> int:
         return layers(self.published)
 
-    def figures(self, size: str) -> Figures:
-        """Arguments of the configuration that is run. `size`: tiny, real."""
-        if size not in SIZES:
-            raise InvalidArgument(f"size {size!r}: tiny or real")
-        return {**self.published, **(self.tiny if size == "tiny" else self.real)}
+    def figures(self, size: str, count: int | None = None) -> Figures:
+        """Arguments of the configuration that is run. `size`: tiny, real, whole (as published); with `count`, that many
+        layers."""
+        if size not in (*SIZES, WHOLE):
+            raise InvalidArgument(f"size {size!r}: tiny, real or {WHOLE}")
+        changed = {"tiny": self.tiny, "real": self.real}.get(size, {})
+        return _with_layers({**self.published, **changed}, count)
+
+
+def _with_layers(figures: Figures, count: int | None) -> Figures:
+    if count is None:
+        return figures
+    changed = {name: count for name in _LAYERS if name in figures}
+    kinds = {"layer_types": figures["layer_types"][:count]} if "layer_types" in figures else {}
+    return {**figures, **changed, **kinds}
 
 
 def layers(figures: Any) -> int:
     """Layers of a configuration, or of its arguments; those of the encoder for an encoder-decoder."""
     values = figures if isinstance(figures, dict) else figures.to_dict()
-    return int(next(values[k] for k in ("num_hidden_layers", "n_layer", "encoder_layers") if k in values))
+    return int(next(values[k] for k in _LAYERS if k in values))
 
 
 def _token_ids(vocab: int, rows: int = 2, count: int = TOKENS) -> Tensor:
@@ -429,6 +441,26 @@ _OTHERS = (
 )
 
 PRIORITY: dict[str, Priority] = {p.name: p for p in (*_DECODERS, *_OTHERS)}
+
+# Larger than memory: walked layer by layer only. `predict.configs.UNCONFIRMED` says where its figures come from.
+_GRANITE_4_SMALL = {
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 768,
+    "shared_intermediate_size": 1536,
+    "num_local_experts": 72,
+    "num_experts_per_tok": 10,
+    "mamba_n_heads": 128,
+    "logits_scaling": 16.0,
+}
+_GRANITE_4_TINY = PRIORITY["granite-4-h-tiny"]
+STREAMED: dict[str, Priority] = {
+    **PRIORITY,
+    "granite-4-h-small": replace(
+        _GRANITE_4_TINY, name="granite-4-h-small", published={**_GRANITE_4_TINY.published, **_GRANITE_4_SMALL}
+    ),
+}
 
 
 def find(name: str) -> Priority:

@@ -15,9 +15,10 @@ from torch_spyre.charts import LEFT, RIGHT, WIDTH, line, page, svg, text
 from torch_spyre.numerics.layers import Layer, Report
 
 _COLUMNS = ("layer", "kind", "error", "own", "of the format", "units", "cosine", "largest", "saturated", "NaN")
+_MOST_NUMBERS = 30  # below the plot
 
 
-def cells(layer: Layer) -> tuple[str, ...]:
+def cells(layer: Layer, timed: bool = False) -> tuple[str, ...]:
     share = layer.own.relative / layer.owed if layer.owed else math.inf if layer.own.relative else 0.0
     return (
         layer.name or "model",
@@ -30,16 +31,25 @@ def cells(layer: Layer) -> tuple[str, ...]:
         f"{layer.largest:.4g}" + (" > fp16" if layer.beyond_fp16 else ""),
         str(layer.saturated or "–"),
         str(layer.nans or "–"),
+        *((_time(layer.card_us),) if timed else ()),
     )
+
+
+def _columns(report: Report) -> tuple[str, ...]:
+    return (*_COLUMNS, "card") if report.card_us else _COLUMNS
+
+
+def _time(us: float) -> str:
+    return f"{us / 1e3:.2f} ms" if us >= 1000 else f"{us:.0f} µs"
 
 
 def show(report: Report, console: Console) -> None:
     table = Table(title=f"{report.model}, {report.mode}: the card in fp16 against the CPU in fp32")
-    for i, name in enumerate(_COLUMNS):
+    for i, name in enumerate(_columns(report)):
         table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
     for layer in report.layers:
         style = "bold red" if layer.nans or layer.saturated else "yellow" if layer.drifts else None
-        table.add_row(*cells(layer), style=style)
+        table.add_row(*cells(layer, report.card_us > 0), style=style)
     console.print(table)
     for sentence in findings(report):
         console.print(sentence, highlight=False, markup=False)
@@ -49,6 +59,8 @@ def findings(report: Report) -> list[str]:
     """The report in sentences."""
     last = report.layers[-1]
     found = [f"Error of the last layer: {last.error.relative:.2e} relative, cosine {last.error.cosine:.7f}."]
+    if report.card_us:
+        found.append(f"{report.parameters:,} parameters, one pass: {_time(report.card_us)} on the device clock.")
     drift = report.drift
     if drift is not None:
         why = "which the format explains" if drift.explained else "which the format does not explain"
@@ -74,6 +86,8 @@ def data(report: Report) -> dict[str, object]:
     """A report as data: `origins` and `findings` as the sentences that people read."""
     layers = [dataclasses.asdict(layer) for layer in report.layers]
     found = {"model": report.model, "mode": report.mode, "layers": layers}
+    if report.card_us:
+        found |= {"parameters": report.parameters, "card_us": report.card_us}
     return {**found, "origins": [str(o) for o in report.origins], "findings": findings(report)}
 
 
@@ -82,7 +96,7 @@ def page_of(reports: Sequence[Report]) -> str:
     for report in reports:
         sections.append((f"{report.mode}: relative error by layer", _plot(report)))
         sections.append((f"{report.mode}: findings", _list(findings(report))))
-        sections.append((f"{report.mode}: table", _table(report.layers)))
+        sections.append((f"{report.mode}: table", _table(report)))
     return page(f"spyre-numerics {reports[0].model}", sections)
 
 
@@ -90,10 +104,11 @@ def _list(sentences: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{html.escape(s)}</li>" for s in sentences) + "</ul>"
 
 
-def _table(layers: Sequence[Layer]) -> str:
-    rows = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells(x)) + "</tr>" for x in layers)
-    head = "".join(f"<th>{c}</th>" for c in _COLUMNS)
-    return f"<table style='font-size:12px;text-align:right'><tr>{head}</tr>{rows}</table>"
+def _table(report: Report) -> str:
+    rows = [cells(layer, report.card_us > 0) for layer in report.layers]
+    text_of_rows = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+    head = "".join(f"<th>{c}</th>" for c in _columns(report))
+    return f"<table style='font-size:12px;text-align:right'><tr>{head}</tr>{text_of_rows}</table>"
 
 
 def _plot(report: Report) -> str:
@@ -124,7 +139,8 @@ def _plot(report: Report) -> str:
         parts += [_dot(x, y, colour, f"{a.name}: {value(a):.2e}") for a, (x, y) in zip(layers, points, strict=True)]
     bad = [(i, x) for i, x in enumerate(layers) if x.nans or x.saturated]
     parts += [_dot(place(i, 1.0)[0], 12, "#e31a1c", f"{x.name}: {x.saturated} saturated, {x.nans} NaN") for i, x in bad]
-    parts += [text(place(i, 1.0)[0], height - 40, str(i), "middle") for i in range(len(layers))]
+    step = -(-len(layers) // _MOST_NUMBERS)
+    parts += [text(place(i, 1.0)[0], height - 40, str(i), "middle") for i in range(0, len(layers), step)]
     return svg(height, parts)
 
 
