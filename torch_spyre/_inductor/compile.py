@@ -13,7 +13,8 @@ from torch_spyre._inductor.planning.plan_graph import InputSpec, Layout
 from torch_spyre._inductor.planning.plan_options import PlanOptions
 from torch_spyre._inductor.planning.planner import Plan, plan
 from torch_spyre._inductor.tilegraph.graph import Graph
-from torch_spyre.errors import InvalidProgram, ScratchpadFull, SpanExceeded, UnsupportedOp
+from torch_spyre.errors import InvalidProgram, NotExpressible, ScratchpadFull, SpanExceeded, UnsupportedOp
+from torch_spyre.ir.superdsc.steps import in_steps
 from torch_spyre.runtime import driver
 from torch_spyre.runtime.cache import CachedKernel, OutputSpec
 
@@ -40,9 +41,10 @@ def _fitting(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple
     3. so, and with each node that needs too much scratch in as many parts as that takes.
     """
     options = PlanOptions.from_knobs()
+    displaced = displaced and not options.for_sdsc  # whose addresses say where a view begins
     try:
         return _sharing(graph, specs, displaced, options)
-    except (UnsupportedOp, SpanExceeded, ScratchpadFull) as error:
+    except (UnsupportedOp, SpanExceeded, ScratchpadFull, NotExpressible) as error:
         first = error
     log.info("planned again without temporaries in the scratchpads, because %s", first)
     options = replace(options, keeps_in_lx=False)
@@ -51,7 +53,7 @@ def _fitting(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple
             return _compiled(graph, specs, displaced, options)
         except ScratchpadFull:
             return _in_parts(graph, specs, displaced, replace(options, lx_share=1.0))
-    except (InvalidProgram, UnsupportedOp):
+    except (InvalidProgram, UnsupportedOp, NotExpressible):
         raise first from None
 
 
@@ -60,7 +62,7 @@ def _sharing(graph: Graph, specs: Sequence[InputSpec], displaced: bool, options:
     needs shrinks with the chunks of tile loops, so that the least share that is enough is not known before. Where no
     temporary takes any of LX, no share is enough."""
     for share in (options.lx_share, *(s for s in _SHARES if s > options.lx_share)):
-        planned = plan(graph, specs, displaced, replace(options, lx_share=share))
+        planned = _planned(graph, specs, displaced, replace(options, lx_share=share))
         try:
             return planned, *driver.build(planned.kernel)
         except ScratchpadFull as error:
@@ -84,8 +86,16 @@ def _in_parts(graph: Graph, specs: Sequence[InputSpec], displaced: bool, options
 
 
 def _compiled(graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions) -> tuple[Plan, Any, Any]:
-    planned = plan(graph, specs, displaced, options)
+    planned = _planned(graph, specs, displaced, options)
     return planned, *driver.build(planned.kernel)
+
+
+def _planned(graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions) -> Plan:
+    """A plan; NotExpressible if it was to be one for SuperDSC and cannot be cut into bundles."""
+    planned = plan(graph, specs, displaced, options)
+    if options.for_sdsc:
+        in_steps(planned.kernel)
+    return planned
 
 
 def _cached(planned: Plan, binary: bytes) -> CachedKernel:
