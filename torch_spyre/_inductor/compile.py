@@ -26,21 +26,31 @@ _MOST_PARTS = 1 << 24  # of a node's slice: more than any slice has sticks
 def compile_graph(graph_json: str, inputs: Sequence[tuple[Any, ...]], displaced: bool = True) -> CachedKernel:
     """The kernel for inputs laid out like these; `displaced` says whether launches may move it along its inputs."""
     graph = Graph.from_json(graph_json)
-    specs = [InputSpec(Layout(*d[:3]), *d[3:]) if d else InputSpec(None) for d in inputs]
     with inspect.compiling(graph, graph_json, inputs) as kernel:
-        planned, module, program = _fitting(graph, specs, displaced)
+        planned, module, program = _fitting(graph, _specs(inputs), displaced, PlanOptions.from_knobs())
         kernel.done(planned, module, program)
     return _cached(planned, program.binary)
 
 
-def _fitting(graph: Graph, specs: Sequence[InputSpec], displaced: bool) -> tuple[Plan, Any, Any]:
+def compiled_as(graph_json: str, inputs: Sequence[tuple[Any, ...]], options: PlanOptions) -> tuple[Plan, Any]:
+    """Plan and program under options, for one place in the storages of the inputs."""
+    planned, _, program = _fitting(Graph.from_json(graph_json), _specs(inputs), False, options)
+    return planned, program
+
+
+def _specs(inputs: Sequence[tuple[Any, ...]]) -> list[InputSpec]:
+    return [InputSpec(Layout(*d[:3]), *d[3:]) if d else InputSpec(None) for d in inputs]
+
+
+def _fitting(
+    graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions
+) -> tuple[Plan, Any, Any]:
     """Plan, module and program. Plans are tried in this order, each where the one before cannot be done:
 
     1. as the planner likes it, with a share of LX for the back end that grows as it asks for more;
     2. with all temporaries in memory: no tile loop of several nodes cuts an access then where the back end cannot;
     3. so, and with each node that needs too much scratch in as many parts as that takes.
     """
-    options = PlanOptions.from_knobs()
     displaced = displaced and not options.for_sdsc  # whose addresses say where a view begins
     try:
         return _sharing(graph, specs, displaced, options)

@@ -25,6 +25,9 @@ from torch_spyre.runtime import driver
 _MAX_FILE_BYTES = 1 << 30
 
 
+__all__ = ["FILE", "Listed", "load", "run"]
+
+
 @dataclass(frozen=True)
 class Listed:
     """What `steps.json` says. Arguments are in the order of the kernel's launch, scalars and constants after them."""

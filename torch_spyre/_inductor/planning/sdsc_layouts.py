@@ -34,7 +34,7 @@ from torch_spyre.ir.plan.tileops import (
     Term,
     TileOp,
 )
-from torch_spyre.ir.superdsc.op_writer import refusal
+from torch_spyre.ir.superdsc.op_writer import has_word, refusal
 from torch_spyre.ir.superdsc.operand_tensors import positions_as_tensors, scalars_as_tensors
 from torch_spyre.optable import Kind
 
@@ -83,6 +83,7 @@ class SdscLayouts(Layouts):
         return load
 
     def _finish(self, node: PlanNode) -> None:
+        """As it is; with its operands copied; with its result through a tensor that has another dim in its sticks."""
         inputs, reduced = node.inputs, node.reduced
 
         def again(copied: bool) -> str:
@@ -92,8 +93,27 @@ class SdscLayouts(Layouts):
             super(SdscLayouts, self)._finish(node)
             return refusal(as_op(self.graph, node))
 
+        def through(stick: str) -> str:
+            sizes = node.result_sizes()
+            dims = tuple((d, sizes[d]) for d, _ in node.dims if d not in reduced)
+            temp = self._temp(dims, self.graph.buffers[node.output.buffer].dtype)
+            buffer = self.graph.buffers[temp.buffer]
+            buffer.layout = self._copy_layout(buffer, [d for d, _ in dims], stick)
+            other = replace(node, inputs=inputs, reduced=reduced, output=temp)
+            other.inputs = tuple(self._relaid(other, i) for i in range(len(inputs)))
+            super(SdscLayouts, self)._finish(other)
+            reason = refusal(as_op(self.graph, other))
+            if not reason:
+                self._finish_copy(
+                    PlanNode(f"{node.name}_into", "identity", dims, (temp,), node.output, origin=node.origin)
+                )
+            return reason or self.nodes[-1].wordless
+
         reason = self._kept(lambda: again(copied=False))
-        if reason and self._kept(lambda: again(copied=True)):
+        if not reason or (has_word(node.row) and not self._kept(lambda: again(copied=True))):
+            return
+        sticks = [d for d, _ in node.dims if d not in reduced] if has_word(node.row) and not node.row.is_matmul else []
+        if all(self._kept(lambda stick=stick: through(stick)) for stick in sticks):  # type: ignore[misc]
             again(copied=False)
             node.wordless = reason
 
@@ -101,7 +121,20 @@ class SdscLayouts(Layouts):
         value = node.inputs[operand]
         if not isinstance(value, Load) or self.graph.buffers[value.buffer].kind == "scalar":
             return value
+        if node.row.is_matmul:
+            return self._expanded(node, value, operand)
         return self._copy(node, value, self._wanted(node, operand))
+
+    def _expanded(self, node: PlanNode, load: Load, operand: int) -> Value:
+        """A copy of a matmul's operand that has every batch dim, also those along which it is the same."""
+        wanted = self._wanted(node, operand)
+        dims = tuple(d for d in node.dims if d[0] in load.index.dims or d[0].startswith("b"))
+        temp = self._temp(dims, self.graph.buffers[load.buffer].dtype)
+        buffer = self.graph.buffers[temp.buffer]
+        buffer.layout = self._copy_layout(buffer, [d for d, _ in dims], wanted)
+        copy = PlanNode(f"{node.name}_copy_{load.buffer}", "ReStickifyOpHBM", dims, (load,), temp, origin=node.origin)
+        self._finish_copy(copy)
+        return self._settled(temp)
 
     def _finish_table(self, node: PlanNode) -> None:
         inputs, output, origin = node.inputs, node.output, node.origin

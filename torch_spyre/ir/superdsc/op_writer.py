@@ -443,6 +443,11 @@ _CONVERSIONS = {
 }
 
 
+def has_word(row: Row) -> bool:
+    """Is there an opfunc for some form of the op?"""
+    return bool(row.superdsc) or row.is_move or row.is_matmul or row.has_table
+
+
 def published_name(op: TileOp, row: Row) -> str:
     """The opfunc's name in a file; NotExpressible if the public front end emits none that does this."""
     if row.kind in (Kind.COPY, Kind.GATHER) or op.op == "scatter":  # one that adds has no word
