@@ -11,6 +11,7 @@ from torch.utils._config_module import install_config_module
 from torch_spyre import knobs
 from torch_spyre.runtime import cache as _cache
 
+plan: str = knobs.from_env("plan")
 errata: str = knobs.from_env("errata")
 sencores: int = knobs.from_env("sencores")
 cut_k: bool = knobs.from_env("cut_k")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``spyre-sdsc``: check, explain, run and dump SuperDSC bundles.
 
-A path is a bundle directory (bundle.mlir and sdsc_<i>.json), its bundle.mlir, or a lone SuperDSC file.
+A path is a bundle directory (bundle.mlir and sdsc_<i>.json), its bundle.mlir, a lone SuperDSC file, or a directory with
+steps.json, which stands for its bundles.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch_spyre import command_line
 from torch_spyre.errors import InvalidArgument, SpyreError, exit_status
 from torch_spyre.ir.superdsc.bundle import Bundle, load
 from torch_spyre.ktir.cli import add_forms, parse
+from torch_spyre.sdsc import steps
 
 if TYPE_CHECKING:
     from torch_spyre.sdsc.slots import Launch
@@ -43,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_all(args: argparse.Namespace) -> int:
     status, records = 0, []
-    for path in args.files:
+    for path in [bundle for path in args.files for bundle in _bundles(path)]:
         try:
             found = args.run(load(path), args)
             status = max(status, found.status)
@@ -57,6 +59,13 @@ def _run_all(args: argparse.Namespace) -> int:
     if args.json:
         command_line.print_json(records)
     return status
+
+
+def _bundles(path: str) -> list[str]:
+    """A path, or the bundles of the kernel whose steps it lists."""
+    if not (Path(path) / steps.FILE).is_file():
+        return [path]
+    return [str(Path(path) / s["bundle"]) for s in steps.load(path).steps if "bundle" in s]
 
 
 def _one_by_one(words: Sequence[str]) -> list[str]:

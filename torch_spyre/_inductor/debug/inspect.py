@@ -145,7 +145,7 @@ class Compilation:
         _log(entry)
         if self.folder is not None:
             self._write_reproducer(entry.ktir())
-            _write(entry, self.folder)
+            _write(entry, self.inputs, self.folder)
             _by_inputs[self.graph_json, self.inputs] = self.folder
             for op in plan.kernel.ops:
                 label = f"{op.name}: {op.origin}" if op.origin else op.name
@@ -197,9 +197,9 @@ def _new_folder(root: Path, name: str) -> Path:
             number += 1
 
 
-def _write(entry: KernelRecord, folder: Path) -> None:
+def _write(entry: KernelRecord, inputs: Sequence[tuple[Any, ...]], folder: Path) -> None:
     """Plan, KTIR, program, and the SuperDSC bundle or why there is none."""
-    from torch_spyre.ir.superdsc import writer  # late: start-up
+    from torch_spyre._inductor.debug import bundles  # late: start-up
 
     (folder / "tilegraph.txt").write_text(entry.plan.graph.text())
     (folder / "explain.txt").write_text(entry.text())
@@ -207,7 +207,7 @@ def _write(entry: KernelRecord, folder: Path) -> None:
     (folder / "program.bin").write_bytes(entry.program.binary)
     (folder / "program.txt").write_text(entry.disassembly())
     try:
-        writer.write_bundle(entry.plan.kernel, folder / "sdsc")
+        bundles.write(entry, inputs, folder / "sdsc")
     except NotExpressible as reason:
         (folder / "sdsc_not_expressible.txt").write_text(f"{reason}\n")
     except Exception:  # the kernel itself is fine: a dump must not stop the program that is being looked at

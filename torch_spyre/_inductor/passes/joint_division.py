@@ -93,6 +93,13 @@ def _shared_cost(graph: PlanGraph, node: PlanNode, known: dict[object, NodeCost]
     return known[key]
 
 
+def _kept_even(problem: Problem, target: int, grains: dict[str, int], split: Split) -> bool:
+    """SuperDSC names slices of one size, and the same core for the same slice: none that cores share."""
+    if not problem.graph.options.for_sdsc:
+        return True
+    return candidates.even(problem.nodes[target], grains, split)
+
+
 def all_candidates(problem: Problem, asked: Mapping[int, Split]) -> list[list[Split]]:
     """Own candidates of every node, then those of its consumers and producers, in that order.
 
@@ -136,6 +143,7 @@ def all_candidates(problem: Problem, asked: Mapping[int, Split]) -> list[list[Sp
                     if (
                         found is not None
                         and found not in sets[target]
+                        and _kept_even(problem, target, grains[target], found)
                         and candidates.keeps_sums(problem.nodes[target], grains[target], problem.graph.options, found)
                         and _allowed(problem, source, split, target, found)
                     ):

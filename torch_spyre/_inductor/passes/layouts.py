@@ -23,6 +23,7 @@ from torch_spyre._inductor.planning import candidates
 from torch_spyre._inductor.planning.cost import NodeCost
 from torch_spyre._inductor.planning.layout_rules import CHOICE, Rejected, assign, coordinates, form
 from torch_spyre._inductor.planning.plan_graph import PlanGraph, PlanNode
+from torch_spyre._inductor.planning.sdsc_layouts import SdscLayouts
 from torch_spyre._inductor.tilegraph.graph import Load
 from torch_spyre._inductor.tilegraph.index import decompose
 from torch_spyre.optable import RESTICKIFY
@@ -80,7 +81,7 @@ def run(graph: PlanGraph) -> PlanGraph:
     if notes:
         forms = ((n.name, form(untouched, n)) for n in untouched.nodes)
         _note(best, {name: notes[key] for name, key in forms if key in notes})
-    return best
+    return SdscLayouts(untouched, choices).run() if graph.options.for_sdsc else best
 
 
 def _next_window(graph: PlanGraph, planned: PlanGraph, prices: dict[object, float], seen: set[object]) -> int | None:

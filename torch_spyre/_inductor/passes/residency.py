@@ -33,6 +33,10 @@ def _placed(graph: PlanGraph) -> PlanGraph:
 
 
 def _plan(graph: PlanGraph, trust_loops: bool) -> None:
+    if graph.options.for_sdsc:  # it has no words for a hand-over, and names whole slices
+        division.run(graph)
+        scratchpad.run(graph)
+        return
     division.run(graph, trust_loops)
     scratchpad.run(tiling.run(staging.run(handover.run(graph))))
 

@@ -64,14 +64,39 @@ def residents(graph: PlanGraph) -> dict[str, Resident]:
         for load, coords in zip(node.loads(), node.accesses, strict=False):
             readers.setdefault(load.buffer, []).append((node, coords))
     result = {}
+    memory_only = _between_bundles(graph) | _restickified(graph) if graph.options.for_sdsc else set()
     for buffer in graph.buffers.values():
         wrote = writers.get(buffer.name, [])
         if buffer.kind != "temp" or buffer.layout is None or not wrote:
+            continue
+        if buffer.name in memory_only:
             continue
         held = union([result_part(node) for node in wrote])
         if held is not None and all(_reads_own(held, *reader) for reader in readers.get(buffer.name, ())):
             result[buffer.name] = _resident(buffer, wrote, held)
     return result
+
+
+def _between_bundles(graph: PlanGraph) -> set[str]:
+    """Buffers that are touched in several bundles, or between them: a node without words in SuperDSC ends a bundle."""
+    found: dict[str, set[int]] = {}
+    number = 0
+    for node in graph.nodes:
+        if bool(node.wordless) != bool(number % 2):  # odd numbers: between bundles
+            number += 1
+        for value in (*node.loads(), node.output):
+            found.setdefault(value.buffer, set()).add(number)
+    return {name for name, numbers in found.items() if len(numbers) > 1 or any(n % 2 for n in numbers)}
+
+
+def _restickified(graph: PlanGraph) -> set[str]:
+    """Both sides of copies that change the stick dim, which SuperDSC does from memory to memory."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        lanes = {frozenset(t.dim for t in coords[-1].terms) for coords in node.accesses if coords}
+        if node.row.is_copy and len(lanes) > 1:
+            found |= {value.buffer for value in (*node.loads(), node.output)}
+    return found
 
 
 def _resident(buffer: PlanBuffer, writers: Sequence[PlanNode], held: Part) -> Resident:

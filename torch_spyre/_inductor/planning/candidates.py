@@ -58,9 +58,11 @@ def _units(dim: Dim, grains: dict[str, int]) -> int:
     return -(-dim.size // grains[dim.name])
 
 
-def cut(dim: Dim, grain: int, slices: int) -> tuple[str, int, int]:
-    """At most `slices` slices of whole sticks; all but the last are equal."""
+def cut(dim: Dim, grain: int, slices: int, even: bool = False) -> tuple[str, int, int]:
+    """At most `slices` slices of whole sticks; all but the last are equal, and the last too if they are to be `even`."""
     units = -(-dim.size // grain)
+    if even:
+        slices = next(n for n in range(max(1, min(slices, units)), 0, -1) if units % n == 0)
     each = -(-units // max(1, min(slices, units)))
     return dim.name, -(-units // each), each * grain
 
@@ -70,8 +72,8 @@ def own(node: PlanNode, grains: dict[str, int], options: PlanOptions, cost: Node
     if node.row.is_matmul:
         return best(dict.fromkeys(_matmul(node, grains, options)), cost, count)
     dims = sorted(splittable(node), key=lambda d: -_units(d, grains))
-    single = [_ordered(node, [cut(d, grains[d.name], options.cores)]) for d in dims[:3]]
-    spread = dict.fromkeys(_spread(node, dims, grains, options.cores))
+    single = [_ordered(node, [cut(d, grains[d.name], options.cores, options.for_sdsc)]) for d in dims[:3]]
+    spread = dict.fromkeys(_spread(node, dims, grains, options))
     return list(dict.fromkeys((*best(spread, cost, count), *single)))
 
 
@@ -80,24 +82,30 @@ def alone(node: PlanNode, grains: dict[str, int], options: PlanOptions) -> list[
     if node.row.is_matmul:
         return list(dict.fromkeys(_matmul(node, grains, options)))
     dims = sorted(splittable(node), key=lambda d: -_units(d, grains))
-    return [_chain([first, *(d for d in dims if d is not first)], grains, options.cores, node) for first in dims[:2]]
+    return [_chain([first, *(d for d in dims if d is not first)], grains, options, node) for first in dims[:2]]
 
 
-def _spread(node: PlanNode, dims: Sequence[Dim], grains: dict[str, int], cores: int) -> Iterable[Split]:
+def even(node: PlanNode, grains: dict[str, int], split: Split) -> bool:
+    """Are the slices of each dim equal, the last stick counted whole?"""
+    sizes = {d.name: d for d in node.tiles}
+    return all(name in sizes and _units(sizes[name], grains) % slices == 0 for name, slices, _ in split)
+
+
+def _spread(node: PlanNode, dims: Sequence[Dim], grains: dict[str, int], options: PlanOptions) -> Iterable[Split]:
     yield ()
     for first in dims[:3]:
-        yield _chain([first, *(d for d in dims if d is not first)], grains, cores, node)
-    for share in _powers(cores):
-        if len(dims) > 1 and 1 < share < cores:
-            yield _ordered(node, [cut(dims[0], grains[dims[0].name], share),
-                                  cut(dims[1], grains[dims[1].name], cores // share)])  # fmt: skip
+        yield _chain([first, *(d for d in dims if d is not first)], grains, options, node)
+    for share in _powers(options.cores):
+        if len(dims) > 1 and 1 < share < options.cores:
+            shares = zip(dims, (share, options.cores // share), strict=False)
+            yield _ordered(node, [cut(d, grains[d.name], n, options.for_sdsc) for d, n in shares])
 
 
-def _chain(dims: Sequence[Dim], grains: dict[str, int], cores: int, node: PlanNode) -> Split:
+def _chain(dims: Sequence[Dim], grains: dict[str, int], options: PlanOptions, node: PlanNode) -> Split:
     """Cuts the dims in turn until the cores are used up."""
-    result = []
+    result, cores = [], options.cores
     for dim in dims:
-        piece = cut(dim, grains[dim.name], cores)
+        piece = cut(dim, grains[dim.name], cores, options.for_sdsc)
         result.append(piece)
         cores //= piece[1]
         if cores < 2:
@@ -140,7 +148,10 @@ def _matmul(node: PlanNode, grains: dict[str, int], options: PlanOptions) -> Ite
         for b in _powers(min(cores // k, units["b"])):
             for m in _powers(min(cores // (k * b), units["m"])):
                 shares = {"b": b, "m": m, "n": cores // (k * b * m), "k": k}
-                pieces = [p for kind, share in shares.items() for p in _over(parts[kind], share, grains)]
+                pieces = []
+                for kind, share in shares.items():
+                    equal = options.for_sdsc or (kind == "k" and options.even_k)
+                    pieces += _over(parts[kind], share, grains, equal)
                 if k == 1 or _partial_bytes(pieces) <= options.scratch:
                     yield _ordered(node, pieces)
 
@@ -169,11 +180,11 @@ def _partial_bytes(pieces: Iterable[tuple[str, int, int]]) -> int:
     return 4 * math.prod(extent for name, _, extent in pieces if not name.startswith("k"))
 
 
-def _over(dims: Sequence[Dim], slices: int, grains: dict[str, int]) -> list[tuple[str, int, int]]:
+def _over(dims: Sequence[Dim], slices: int, grains: dict[str, int], even: bool) -> list[tuple[str, int, int]]:
     """Spreads slices over the pieces of one logical dim, outer first."""
     result = []
     for dim in dims:
-        piece = cut(dim, grains[dim.name], slices)
+        piece = cut(dim, grains[dim.name], slices, even)
         result.append(piece)
         slices //= piece[1]
     return result

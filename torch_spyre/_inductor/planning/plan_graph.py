@@ -82,6 +82,7 @@ class PlanNode(Node):
     loop: int = 0  # number of the tile loop that the node belongs to; 0: none
     accesses: tuple[tuple[Coord, ...] | None, ...] = ()  # device coordinates: inputs, output; None: does not separate
     source: tuple[tuple[str, int, int], ...] = ()  # of a hand-over: the split in which its input is stored
+    wordless: str = ""  # in a plan for SuperDSC: why the node has no form there; it is a step between bundles
     notes: list[str] = field(default_factory=list)
 
     def fixed(self) -> set[str]:

@@ -13,13 +13,16 @@ from torch_spyre.perf.device import assumed
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """`parts` says of nodes in how many parts, at least, a core does its slice."""
+    """`parts` says of nodes in how many parts, at least, a core does its slice. A plan `for_sdsc` uses only what SuperDSC
+    can say: even splits, no hand-overs, no tile loops of several nodes, copies whose coordinates separate."""
 
     cores: int
     lx_share: float  # of each scratchpad, for the back end
     keeps_in_lx: bool  # may temporaries be stored in the scratchpads?
     follows_hints: bool
     cuts_k: bool = True  # may the sums of a product be parted over cores?
+    for_sdsc: bool = False
+    even_k: bool = False  # parts of such sums are equal, as they are in plans for SuperDSC
     parts: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
@@ -30,6 +33,7 @@ class PlanOptions:
             knobs.get("lx_planning"),
             not knobs.get("ignore_work_division_hints"),
             knobs.get("cut_k"),
+            knobs.get("plan") == "sdsc",
         )
 
     @property

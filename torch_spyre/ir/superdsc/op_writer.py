@@ -49,8 +49,18 @@ def write_sdsc(op: TileOp, index: int = 0, kernel: str = "kernel") -> SuperDSC:
         raise NotExpressible(f"{kernel}: op {index} ({op.name}, {op.op}) has no SuperDSC form: {error}") from None
 
 
+def refusal(op: TileOp) -> str:
+    """Why an op has no SuperDSC form however its dims are split over the cores; empty if it has one."""
+    try:
+        found = [p for p in problems(_Writer(op, 0).sdsc(), MAX_SEGMENTS) if p.rule != "span"]
+    except (NotExpressible, UnsupportedOp) as error:
+        return str(error)
+    return "; ".join(map(str, found))
+
+
 _LONE_STICK = "(stick)"  # stick dim of tensors that keep one element per stick
 _FOUND = "(found)"  # dim of the elements that topk finds
+_ROW = "(row"  # prefix of dims of one element: the row that an index of one element names
 _HALF_STICK = stick_elements("SEN169_FP16")
 
 
@@ -79,28 +89,39 @@ class _Writer:
     def _read_accesses(self) -> list[TensorAccess]:
         """Inputs, then the result. Index tensors come first, as the public front end lists them."""
         op, tensors = self.op, _tensor_inputs(self.op, self.row)
-        if self.row.kind is Kind.GATHER:
-            *tables, output = (*tensors[:1], op.output)
+        if self.row.has_table:
             indices = [read_access(op, x) for x in tensors[1:]]
-            table = read_access(op, tables[0], self._gathered_dims(indices))
-            return [*indices, table, read_access(op, output)]
+            named = self._gathered_dims(indices)
+            tables, others = (tensors[0], op.output), {}
+            indices = [self._with_row(x, named[i]) for i, x in enumerate(indices, start=1)]
+            first, last = (named, others) if self.row.kind is Kind.GATHER else (others, named)
+            return [*indices, read_access(op, tables[0], first), read_access(op, tables[1], last)]
         if self.row.kind is Kind.SELECTION:
             return [read_access(op, tensors[0]), self._topk_result()]
         return [read_access(op, x) for x in (*tensors, op.output)]
 
     def _gathered_dims(self, indices: Sequence[TensorAccess]) -> dict[int, str]:
         """For each index tensor one of its dims that the table does not move along: the table's gathered dim."""
-        table = self.op.inputs[0]
-        assert isinstance(table, Operand)
+        table = self.op.inputs[0] if self.row.kind is Kind.GATHER else self.op.output
+        if not isinstance(table, Operand):
+            raise NotExpressible(f"table {table} is not touched by device coordinates")
         taken = {t.dim for c in table.coords for t in c.terms}
         result: dict[int, str] = {}
         for number, access in enumerate(indices, start=1):
-            free = [d.name for d in self.op.dims if d.name in access.extents and d.name not in taken]
-            if not free:
+            own = [d.name for d in self.op.dims if d.name in access.extents]
+            free = [d for d in own if d not in taken]
+            if not free and any(self.op.dim(d).size > 1 for d in own):
                 raise NotExpressible(f"index tensor {access.tensor.name} has no dim that the table lacks")
-            result[number] = free[0]
-            taken.add(free[0])
+            result[number] = free[0] if free else f"{_ROW}{number})"
+            taken.add(result[number])
         return result
+
+    def _with_row(self, access: TensorAccess, dim: str) -> TensorAccess:
+        """An index of one element has a dim of one row."""
+        if not dim.startswith(_ROW):
+            return access
+        self.valid[dim], self.slices[dim] = 1, 1
+        return replace(access, extents={}).sticking_on(dim)
 
     def _topk_result(self) -> TensorAccess:
         """The result has a dim of its own for the k elements found."""
@@ -121,7 +142,7 @@ class _Writer:
         """Labels by position; dims that only the file has (results of topk, skipped places) take free ones."""
         names = [d.name for d in self.op.dims]
         labels = voc.dim_labels(len(names), self.row.kind)
-        skipped = dict.fromkeys(d for a in self.accesses for d in a.extents if d.startswith(SKIPPED) or d == _FOUND)
+        skipped = dict.fromkeys(d for a in self.accesses for d in a.extents if d.startswith((SKIPPED, _ROW)) or d == _FOUND)
         result = dict(zip(names, labels or (), strict=False))
         free = (x for x in voc.MATMUL_LABELS if x not in (labels or ()))
         for dim in skipped:
@@ -146,7 +167,7 @@ class _Writer:
         tails = {self.labels[d]: n for d, n in self.tails.items()}
         primary, tensors = self._layouts()
         count = len(self.accesses) - 1
-        indices = tuple(range(count - 1)) if self.row.kind is Kind.GATHER else ()
+        indices = tuple(range(count - 1)) if self.row.has_table else ()
         inputs = tuple(i for i in range(count) if i not in indices)
         output = count
         sdsc = SuperDSC(
@@ -180,7 +201,7 @@ class _Writer:
         if self.row.kind is Kind.MATMUL:
             return self._matmul_sticks()
         used = list(dict.fromkeys(a.stick for a in self.accesses if a.stick is not None))
-        if self.row.kind is Kind.GATHER or (self.row.kind is Kind.COPY and (len(used) > 1 or self._sparse_side(used))):
+        if self.row.has_table or (self.row.kind is Kind.COPY and (len(used) > 1 or self._sparse_side(used))):
             return self._restickify_sticks()
         if len(used) > 1:
             raise NotExpressible(f"tensors stick on different dims ({', '.join(used)}); restickify first")
@@ -226,7 +247,7 @@ class _Writer:
 
     def _check_output(self) -> None:
         output = self.accesses[-1]
-        if self.row.kind is Kind.SELECTION:
+        if self.row.kind in (Kind.SELECTION, Kind.SCATTER):
             return
         expected = [d for d in self.op.dims if d.size > 1 and d.name not in self.op.reduced]
         copies = output.tensor.space is Space.LX  # of cores that work alike, each in its own scratchpad
@@ -365,9 +386,11 @@ class _Writer:
                 gaps[label] = dict.fromkeys(cores, size - padded)
         folds = {d: derive_folds(sdsc, tensor, d) for d in sdsc.primary[sdsc.tensors[tensor].label].order}
         kind, related = NO_INDIRECTION, None
-        if sdsc.compute.indices and tensor not in sdsc.compute.outputs:
+        if tensor in sdsc.compute.indices or gathered:
             kind = VALUE_TENSOR if gathered else INDEX_TENSOR
-            other = sdsc.compute.indices[0] if gathered else sdsc.compute.inputs[0]
+            scatters = self.row.kind is Kind.SCATTER
+            table = sdsc.compute.outputs[0] if scatters else sdsc.compute.inputs[0]
+            other = sdsc.compute.indices[0] if gathered else table
             related = f"allocate-Tensor{other}_{'hbm' if sdsc.tensors[other].in_memory else 'lx'}"
         return Allocation(
             tensor, component, self._order(access), {}, folds, gaps or None, max_sizes, kind, related=related
@@ -378,7 +401,7 @@ class _Writer:
         used = self.accesses
         if self.row.kind is Kind.CAST:
             return used[0].tensor.format  # the name of the cast says both
-        if self.row.kind is Kind.GATHER:
+        if self.row.has_table:
             used = used[-2:]
         elif self.row.kind is Kind.MATMUL:
             used = used[:2]
@@ -420,9 +443,14 @@ _CONVERSIONS = {
 }
 
 
+def has_word(row: Row) -> bool:
+    """Is there an opfunc for some form of the op?"""
+    return bool(row.superdsc) or row.is_move or row.is_matmul or row.has_table
+
+
 def published_name(op: TileOp, row: Row) -> str:
     """The opfunc's name in a file; NotExpressible if the public front end emits none that does this."""
-    if row.kind in (Kind.COPY, Kind.GATHER):
+    if row.kind in (Kind.COPY, Kind.GATHER) or op.op == "scatter":  # one that adds has no word
         return voc.COPY
     if row.kind is Kind.CAST and row.formats is None:
         source = op.inputs[0]

@@ -17,6 +17,23 @@ RESTICKIFY = "ReStickifyOpHBM"
 MASK_VALUE = "samv-maskvalue"
 EXX2, NORM_SCALE, NORM = "exx2", "layernormscale", "layernormnorm"
 SCALING_FACTOR, EXX2_SCALE, ZERO_MEAN, EPS = "scaling_factor", "exx2scale", "useZeroMean", "eps"
+_HOST = "a step of the host, where the published front end leaves this op too"
+# Ops of the priority models without a word -> the closest published construct.
+CLOSEST = {
+    "convert": "to_dtype_cpu, a step of the host: casts between integers and floats are not among the published ones",
+    "cos": _HOST,
+    "sin": _HOST,
+    "cumsum": _HOST,
+    "bit_or": _HOST,
+    "floordiv": "realdiv and floor of fp32, exact below 2^24; the front end computes int64 as fp32",
+    "remainder": "realdiv, floor, mul and sub of fp32, exact below 2^24",
+    "fmod": "realdiv, floor, mul and sub of fp32, exact below 2^24",
+    "gelu_tanh": "gelufwd, the exact one; or mul, add and tanh of fp32 with more roundings",
+    "gather": "none that stops a launch: the published gather has no bound of its index",
+    "topkvalue": "topkvalue of at most 4 elements, largest first",
+    "topkindex": "topkindex of at most 4 elements, largest first",
+    "batchmatmul": "conv2d and depthwiseconv2dnative; the front end copies the windows out and emits batchmatmul",
+}
 _IMMEDIATE = re.compile(r"imm(\d{1,3})")
 
 MATMUL_LABELS = ("ki", "kj", "y", "x", "mb", "out", "in")

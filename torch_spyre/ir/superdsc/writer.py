@@ -15,12 +15,12 @@ from pathlib import Path
 
 from torch_spyre.constants import DATA_SEGMENTS, SEGMENT_BYTES
 from torch_spyre.errors import NotExpressible
-from torch_spyre.ir.plan.tileops import Access, Coord, Input, Kernel, KernelArg, LaunchScalar, Operand, Space, Tensor
+from torch_spyre.ir.plan.tileops import Kernel
 from torch_spyre.ir.superdsc.bundle_mlir import print_bundle, print_symbolic_bundle
-from torch_spyre.ir.superdsc.constant_formats import stick_elements
 from torch_spyre.ir.superdsc.op_writer import write_sdsc
 from torch_spyre.ir.superdsc.rules import MAX_SEGMENTS
 from torch_spyre.ir.superdsc.schema import SuperDSC
+from torch_spyre.ir.superdsc.operand_tensors import scalars_as_tensors
 from torch_spyre.ir.superdsc.unroll import without_loops
 
 
@@ -67,22 +67,3 @@ def symbolic_form(sdsc: SuperDSC) -> tuple[SuperDSC, list[int]]:
         ids = {c: -(addresses.index(address) + 1) for c, address in a.start.items()}
         allocations.append(replace(a, start=ids, symbolic=True))
     return replace(sdsc, allocations=tuple(allocations)), addresses
-
-
-def scalars_as_tensors(kernel: Kernel) -> Kernel:
-    """Launch scalar i as a 0-d tensor in argument (number of buffers) + i."""
-    if not kernel.scalars:
-        return kernel
-    first = len(kernel.args)
-
-    def tensor(source: Input) -> Input:
-        if not isinstance(source, LaunchScalar):
-            return source
-        format = kernel.scalars[source.index]
-        shape = (1, stick_elements(format))
-        made = Tensor(f"s{source.index}", format, Space.MEMORY, shape, 0, first + source.index)
-        return Operand(made, (Coord(), Coord()))
-
-    ops = tuple(replace(op, inputs=tuple(tensor(x) for x in op.inputs)) for op in kernel.ops)
-    scalars = tuple(KernelArg(f"s{i}", 128, Access.READ, "input") for i in range(len(kernel.scalars)))
-    return replace(kernel, args=(*kernel.args, *scalars), ops=ops, scalars=())
