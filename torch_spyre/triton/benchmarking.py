@@ -38,7 +38,7 @@ class Event:
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds until another event; never 0, by which `do_bench` would divide."""
         elapsed: float = self._event.elapsed_time(end._event)
-        return max(elapsed + end._cleared - self._cleared, 1e-6)
+        return max(elapsed + (end._cleared - self._cleared), 1e-6)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._event, name)

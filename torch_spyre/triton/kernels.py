@@ -22,7 +22,7 @@ import torch
 from torch_spyre import _C
 from torch_spyre.backend.program.isa import Access
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.errors import InvalidArgument, OutOfBounds, UnsupportedOp
+from torch_spyre.errors import InvalidArgument, InvalidProgram, OutOfBounds, ScratchpadFull, UnsupportedOp
 from torch_spyre.formats import BYTES
 from torch_spyre.ktir import linear_memory
 from torch_spyre.ktir.linear_memory import Placement
@@ -87,8 +87,8 @@ class Kernel:
                     self._needs_counts = True
                 else:
                     raise
-            except OutOfBounds:  # maybe only the box around what a mask lets through
-                if self._careful:
+            except (OutOfBounds, InvalidProgram) as error:  # maybe only the box around what a mask lets through
+                if self._careful or isinstance(error, ScratchpadFull):
                     raise
                 self._careful = self._needs_lengths = True
         program.launch([t for _, t in tensors], [v for v in values if type(v) is float], device)

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, i1
 from xdsl.dialects.scf import YieldOp
 from xdsl.ir import Operation, SSAValue
 
-from torch_spyre.triton.lowering import conditions
+from torch_spyre.triton.lowering import conditions, unused
 from torch_spyre.triton.lowering.linear import shape_of
 from torch_spyre.triton.lowering.splice import before, copy, erase, replace
 from torch_spyre.triton.lowering.ttir_ops import PointerType
@@ -28,12 +28,15 @@ def run(module: ModuleOp) -> None:
     for op in reversed([op for op in module.walk() if op.name == "scf.if"]):
         if any(_is_pointer(result) for result in op.results):
             _selected(op)
-    waiting = [op for op in module.walk() if op.name in _MEMORY]
+    waiting, found = [op for op in module.walk() if op.name in _MEMORY], False
     while waiting:
         op = waiting.pop()
-        chain = steps_to_choice(op.operands[0])
+        chain = _steps_to_choice(op.operands[0])
         if chain is not None:
+            found = True
             waiting += _split(op, chain)
+    if found:
+        unused.run(module)  # the choices themselves
 
 
 def _is_pointer(value: SSAValue) -> bool:
@@ -102,7 +105,7 @@ def _outside(value: SSAValue, branch: Operation, known: dict[SSAValue, SSAValue]
 # -- accesses ---------------------------------------------------------------------------------------------------------
 
 
-def steps_to_choice(pointer: SSAValue) -> list[Operation] | None:
+def _steps_to_choice(pointer: SSAValue) -> list[Operation] | None:
     """The operations that lead from a choice to a pointer, the choice first; None if nothing is chosen."""
     steps: list[Operation] = []
     while isinstance(pointer.owner, Operation):
@@ -119,6 +122,8 @@ def steps_to_choice(pointer: SSAValue) -> list[Operation] | None:
 def _split(op: Any, chain: list[Operation]) -> list[Operation]:
     choice, *steps = chain
     condition, *pointers = choice.operands
+    if isinstance(pointers[0].type, TensorType) and not isinstance(condition.type, TensorType):
+        condition = conditions.splat(condition, pointers[0].type, op)
     truth, otherwise = (_spread(value, steps, op) for value in (condition, _inverse(condition, op)))
     made = []
     for pointer, holds in zip(pointers, (truth, otherwise), strict=True):

@@ -27,13 +27,11 @@ class _Lines:
         return str(element if self._shape is None else TensorType(element, self._shape))
 
     def number(self, value: float, element: Attribute = _F32) -> str:
-        if isinstance(element, IntegerType):
-            what = str(int(value))
-        else:
-            what = "0x7F800000" if value == math.inf else f"{value:.9e}"
-        return self._text.name(
-            f"arith.constant {what if self._shape is None else f'dense<{what}>'} : {self.type(element)}"
-        )
+        what = str(int(value)) if isinstance(element, IntegerType) else f"{value:.9e}"
+        if value == math.inf:
+            what = "0x7F800000"  # of a scalar: among the elements of a tensor it would be an integer
+        scalar = self._text.name(f"arith.constant {what} : {element}")
+        return scalar if self._shape is None else self._text.name(f"tensor.splat {scalar} : {self.type(element)}")
 
     def __call__(self, operation: str, *operands: str, of: Attribute = _F32) -> str:
         return self._text.name(f"{operation} {', '.join(operands)} : {self.type(of)}")
