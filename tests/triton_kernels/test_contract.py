@@ -54,7 +54,7 @@ def test_driver_is_active_without_a_gpu() -> None:
     assert driver.active.get_current_target().backend == "spyre"
     assert driver.active.get_current_device() == "spyre:0"
     assert driver.active.get_active_torch_device() == torch.device("spyre", 0)
-    assert driver.active.get_device_interface() is torch.spyre
+    assert driver.active.get_device_interface().synchronize is torch.spyre.synchronize
 
 
 @pytest.mark.parametrize("first", ["import torch", "import triton", "import torch_spyre.triton", "import torch_spyre"])

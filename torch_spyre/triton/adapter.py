@@ -233,15 +233,15 @@ class SpyreDriver(DriverBase):
         return 0
 
     def get_device_interface(self) -> Any:
-        import torch
+        from torch_spyre.triton.benchmarking import Interface  # late: torch
 
-        return torch.spyre
+        return Interface()
 
     def map_python_to_cpp_type(self, ty: str) -> str:
         raise UnsupportedOp(f"a C++ launcher for an argument of type {ty}; launches of the card need none")
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        from torch_spyre.triton.kernels import card_milliseconds  # late: torch
+        from torch_spyre.triton.benchmarking import card_milliseconds  # late: torch
 
         return card_milliseconds
 
@@ -251,7 +251,10 @@ class SpyreDriver(DriverBase):
         return torch.empty(1, dtype=torch.float32, device=DEVICE_NAME)
 
     def clear_cache(self, cache: Any) -> None:
-        """A scratchpad holds nothing when a kernel starts."""
+        """A scratchpad holds nothing when a kernel starts. `do_bench` calls this before each run that it measures."""
+        from torch_spyre.triton.benchmarking import Event  # late: torch
+
+        Event.clear()
 
 
 @functools.cache

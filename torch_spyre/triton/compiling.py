@@ -25,10 +25,11 @@ def ktir(
     shared: Shared = (),
     lengths: Lengths = None,
     counts: Counts = None,
+    careful: bool = False,
     trace: Trace | None = None,
 ) -> ModuleOp:
     """The KTIR of a kernel; `integers` has a number for each integer argument and None for the others."""
-    return pipeline.lower(text, name, integers, grid, shared, lengths, counts, trace)
+    return pipeline.lower(text, name, integers, grid, shared, lengths, counts, careful, trace)
 
 
 def loop_counts(
@@ -47,12 +48,14 @@ def compiled(
     shared: Shared = (),
     lengths: Lengths = None,
     counts: Counts = None,
+    careful: bool = False,
 ) -> cache.CachedKernel:
     folder = knobs.get("dump")
+    variant = (integers, grid, shared, lengths, counts, careful)
     if not folder:
-        return driver.of_function(name, driver.build_ktir(ktir(name, text, integers, grid, shared, lengths, counts)))
-    trace = _Dump(Path(folder), name, text, repr((integers, grid, shared, lengths, counts)))
-    program = driver.build_ktir(ktir(name, text, integers, grid, shared, lengths, counts, trace))
+        return driver.of_function(name, driver.build_ktir(ktir(name, text, *variant)))
+    trace = _Dump(Path(folder), name, text, repr(variant))
+    program = driver.build_ktir(ktir(name, text, *variant, trace))
     trace.write("program.txt", program.explain())
     return driver.of_function(name, program)
 

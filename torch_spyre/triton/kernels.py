@@ -13,7 +13,7 @@ memory share that copy.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 from torch_spyre import _C
 from torch_spyre.backend.program.isa import Access
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.errors import InvalidArgument, UnsupportedOp
+from torch_spyre.errors import InvalidArgument, InvalidProgram, OutOfBounds, ScratchpadFull, UnsupportedOp
 from torch_spyre.formats import BYTES
 from torch_spyre.ktir import linear_memory
 from torch_spyre.ktir.linear_memory import Placement
@@ -38,7 +38,11 @@ _DTYPES = (
     torch.int64,
     torch.bool,
     torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.uint8,
 )
+# Kernels read bytes without sign as i8, which the card stores otherwise than uint8.
+_STORED_AS = {torch.uint8: torch.int8}
 _GRID_LIMIT = 1 << 31
 _READS_INTEGERS = re.compile(r"tt\.load .*!tt\.ptr<i(32|64)>")  # which may well be places
 
@@ -55,6 +59,7 @@ class Kernel:
         self._programs: dict[Any, _Program] = {}
         self._needs_counts = False
         self._needs_lengths = _READS_INTEGERS.search(text) is not None
+        self._careful = False
 
     @torch.no_grad()
     def __call__(self, grid: Grid, arguments: Sequence[tuple[str, Any]]) -> None:
@@ -69,7 +74,7 @@ class Kernel:
         integers = tuple(v if type(v) is int else None for v in values)
         while True:
             asked = self._asked([t for _, t in tensors], integers, grid, [v is None for v in values])
-            key = (grid, integers, shared, *asked)
+            key = (grid, integers, shared, self._careful, *asked)
             program = self._programs.get(key)
             if program is not None:
                 break
@@ -82,6 +87,10 @@ class Kernel:
                     self._needs_counts = True
                 else:
                     raise
+            except (OutOfBounds, InvalidProgram) as error:  # maybe only the box around what a mask lets through
+                if self._careful or isinstance(error, ScratchpadFull):
+                    raise
+                self._careful = self._needs_lengths = True
         program.launch([t for _, t in tensors], [v for v in values if type(v) is float], device)
 
     def _asked(
@@ -110,12 +119,12 @@ class Kernel:
         lengths: tuple[int, ...] | None,
         counts: tuple[int, ...] | None,
     ) -> _Program:
-        entry = cache.key(f"triton {self.text} {grid} {list(integers)} {shared} {lengths} {counts}", [])
+        entry = cache.key(f"triton {self.text} {grid} {list(integers)} {shared} {lengths} {counts} {self._careful}", [])
 
         def make() -> cache.CachedKernel:
             from torch_spyre.triton import compiling  # late: a program in the cache needs no compiler
 
-            return compiling.compiled(self.name, self.text, integers, grid, shared, lengths, counts)
+            return compiling.compiled(self.name, self.text, integers, grid, shared, lengths, counts, self._careful)
 
         return _Program(driver.obtain(entry, make), shared)
 
@@ -234,15 +243,16 @@ def _image(tensor: torch.Tensor, others: Sequence[torch.Tensor], size: int) -> _
     A tensor without gaps, of which nothing beyond its end is reached, is its own image. Otherwise it is the storage
     from the tensor's start on: a kernel may well reach what other views of the same storage show.
     """
-    needed = size // BYTES[_C.get_device_dtype(tensor.dtype).name]
+    dtype = _STORED_AS.get(tensor.dtype, tensor.dtype)
+    needed = size // BYTES[_C.get_device_dtype(dtype).name]
     span = _span(tensor)
     if not others and tensor.numel() == span and needed <= span:
-        return _Image(tensor, Placement(tuple(tensor.stride()), max(span, 1), tensor.dtype))
+        return _Image(tensor, Placement(tuple(tensor.stride()), max(span, 1), dtype))
     start = tensor.storage_offset()
     ends = [span, *(t.storage_offset() - start + _span(t) for t in others)]
     length = max(_available(tensor, max(needed, *ends)), *ends)
     flat = tensor.as_strided((length,), (1,), start)
-    return _Image(flat, Placement((1,), max(length, needed), tensor.dtype))
+    return _Image(flat, Placement((1,), max(length, needed), dtype))
 
 
 def _available(tensor: torch.Tensor, wanted: int) -> int:
@@ -256,15 +266,3 @@ def _available(tensor: torch.Tensor, wanted: int) -> int:
         except RuntimeError:
             high = middle - 1
     return low
-
-
-def card_milliseconds(call: Callable[[], Any], *, quantiles: Sequence[float] | None = None, **_: Any) -> Any:
-    """Time of a call on the card's clock, which is the same each time: one run answers all quantiles."""
-    device = _C.current_device()
-    call()
-    torch.spyre.synchronize()
-    start = _C.clock_ns(device)
-    call()
-    torch.spyre.synchronize()
-    elapsed = (_C.clock_ns(device) - start) / 1e6
-    return [elapsed] * len(quantiles) if quantiles is not None else elapsed

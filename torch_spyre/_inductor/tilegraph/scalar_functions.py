@@ -178,7 +178,7 @@ def _hypot(x: _F, y: _F) -> _F:
 
 
 # Chebyshev fit of log(erfc(x) / t) + x^2 in t = 1 / (1 + x / 2), relative error 1.2e-7 (Numerical Recipes, erfcc).
-_ERFC = (
+ERFC = (
     0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
     -1.26551223,
 )  # fmt: skip
@@ -187,7 +187,7 @@ _ERFC = (
 def _erfc(x: _F) -> _F:
     size = _call("abs", x)
     t = 1.0 / (size * 0.5 + 1.0)
-    tail = t * _call("exp", _polynomial(t, _ERFC) - size * size)
+    tail = t * _call("exp", _polynomial(t, ERFC) - size * size)
     small = 1.0 - _call("erf", x)
     return _where(x < 0.5, small, tail)
 

@@ -15,7 +15,6 @@ from xdsl.ir import Operation, SSAValue
 from torch_spyre.triton.lowering import running_scalars
 from torch_spyre.triton.lowering.accesses.addresses import address_of
 from torch_spyre.triton.lowering.accesses.indexed_places import split
-from torch_spyre.triton.lowering.linear import shape_of
 from torch_spyre.triton.lowering.refusals import refusal
 from torch_spyre.triton.lowering.splice import before, erase, replace
 from torch_spyre.triton.lowering.ttir_ops import PointerType, SplatOp
@@ -55,16 +54,20 @@ def _flatten(branch: Any) -> None:
     replace(branch, results)
 
 
-def put(op: Any, where: Operation) -> SSAValue:
+def insert(op: Any, where: Operation) -> None:
     op.location = where.location
     block = where.parent_block()
     assert block is not None
     block.insert_op_before(op, where)
+
+
+def put(op: Any, where: Operation) -> SSAValue:
+    insert(op, where)
     result: SSAValue = op.results[0]
     return result
 
 
-def _splat(condition: SSAValue, kind: TensorType, where: Operation) -> SSAValue:
+def splat(condition: SSAValue, kind: TensorType, where: Operation) -> SSAValue:
     return put(SplatOp.made([condition], [TensorType(i1, kind.shape)]), where)
 
 
@@ -76,7 +79,7 @@ def chosen(branch: Operation, condition: SSAValue, then: SSAValue, other: SSAVal
         raise refusal(branch, "a pointer that depends on what is read; load from both tensors and use tl.where")
     kinds = str(then.type)
     if isinstance(then.type, TensorType):
-        condition = _splat(condition, then.type, branch)
+        condition = splat(condition, then.type, branch)
         kinds = f"{condition.type}, {then.type}"
     values = {"condition": condition, "then": then, "other": other}
     return before(branch, f"%chosen = arith.select %condition, %then, %other : {kinds}", values)[0]
@@ -90,21 +93,25 @@ def mask(op: Any, truth: SSAValue, always: bool = False) -> None:
         _excuse(op, truth)
     if op.name not in _MASKED:
         return
-    place = _MASKED[op.name]
     if op.name == "tt.load" and not always:
         offset = address_of(op.operands[0], op).offset
         if not offset.leaves and not split(offset.scalar)[1]:
             return
     pointer = op.operands[0].type
-    if isinstance(pointer, TensorType):
-        truth = _splat(truth, TensorType(i1, shape_of(pointer)), op)
-    operands = list(op.operands)
+    masked(op, splat(truth, pointer, op) if isinstance(pointer, TensorType) else truth)
+
+
+def masked(op: Any, truth: SSAValue) -> Any:
+    """The access with a mask that also asks for the truth of each of its positions."""
+    operands, place = list(op.operands), _MASKED[op.name]
     if len(operands) > place:
         operands[place] = put(arith.AndIOp(operands[place], truth), op)
     else:
         operands.append(truth)
     made = type(op).made(operands, [r.type for r in op.results], dict(op.attributes))
-    _put_all(made, op)
+    insert(made, op)
+    replace(op, list(made.results)) if op.results else erase(op)
+    return made
 
 
 def _excuse(op: Any, truth: SSAValue) -> None:
@@ -113,13 +120,5 @@ def _excuse(op: Any, truth: SSAValue) -> None:
     excused = put(arith.XOrIOp(truth, one), op)
     kind = op.operands[0].type
     if isinstance(kind, TensorType):
-        excused = _splat(excused, kind, op)
+        excused = splat(excused, kind, op)
     op.operands[0] = put(arith.OrIOp(op.operands[0], excused), op)
-
-
-def _put_all(made: Any, op: Operation) -> None:
-    made.location = op.location
-    block = op.parent_block()
-    assert block is not None
-    block.insert_op_before(made, op)
-    replace(op, list(made.results)) if op.results else erase(op)

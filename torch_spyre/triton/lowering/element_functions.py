@@ -5,16 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType, i32
 from xdsl.ir import Attribute
 
-from torch_spyre.triton.lowering import splice
+from torch_spyre.triton.lowering import libdevice, splice
 from torch_spyre.triton.lowering.refusals import refusal
 from torch_spyre.triton.lowering.ttir_ops import PointerType
 
 
 def run(module: ModuleOp) -> None:
     for op in list(module.walk()):
+        if op.name == "tt.extern_elementwise":
+            splice.instead(op, *libdevice.ktir(op))
+            continue
         rule = _RULES.get(op.name)
         if rule is not None and not isinstance(_element(op.results[0].type), PointerType):
             splice.instead(op, rule(op), {f"a{i}": value for i, value in enumerate(op.operands)})
@@ -89,46 +92,22 @@ def _bitcast(op: Any) -> str:
     return f"%r = arith.bitcast %a0 : {op.operands[0].type} to {op.results[0].type}"
 
 
-# libdevice functions by their names without `__nv_` and the `f` of single precision
-_FUNCTIONS = {
-    "exp": "math.exp",
-    "exp2": "math.exp2",
-    "expm1": "math.expm1",
-    "log": "math.log",
-    "log2": "math.log2",
-    "log1p": "math.log1p",
-    "sqrt": "math.sqrt",
-    "rsqrt": "math.rsqrt",
-    "sin": "math.sin",
-    "cos": "math.cos",
-    "tan": "math.tan",
-    "tanh": "math.tanh",
-    "erf": "math.erf",
-    "fabs": "math.absf",
-    "floor": "math.floor",
-    "ceil": "math.ceil",
-    "pow": "math.powf",
-    "fmax": "arith.maxnumf",
-    "fmin": "arith.minnumf",
-}
-
-
-def _library(op: Any) -> str:
-    symbol = op.attributes["symbol"].data
-    name = symbol.removeprefix("__nv_").removeprefix("fast_")
-    function = _FUNCTIONS.get(name) or _FUNCTIONS.get(name.removesuffix("f"))
-    if function is None or str(_element(op.results[0].type)) != "f32":
-        raise refusal(op, f"libdevice function {symbol}; there are {', '.join(_FUNCTIONS)} of float32")
-    operands = ", ".join(f"%a{i}" for i in range(len(op.operands)))
-    return f"%r = {function} {operands} : {op.results[0].type}"
+def _to_narrow_integer(op: Any) -> str:
+    """By way of 32 bits, the low ones of which are kept."""
+    given, wanted = (v.type for v in (op.operands[0], op.results[0]))
+    if _element(wanted).width.data >= 32:  # type: ignore[attr-defined]
+        return f"%r = {op.name} %a0 : {given} to {wanted}"
+    wide = TensorType(i32, wanted.get_shape()) if isinstance(wanted, TensorType) else i32
+    return f"%w = {op.name} %a0 : {given} to {wide}\n%r = arith.trunci %w : {wide} to {wanted}"
 
 
 _RULES = {
+    "arith.fptosi": _to_narrow_integer,
+    "arith.fptoui": _to_narrow_integer,
     "tt.clampf": _clamp,
     "tt.precise_sqrt": _sqrt,
     "tt.precise_divf": _divide,
     "tt.mulhiui": _high_product,
     "tt.fp_to_fp": _convert_float,
     "tt.bitcast": _bitcast,
-    "tt.extern_elementwise": _library,
 }

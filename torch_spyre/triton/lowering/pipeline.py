@@ -15,6 +15,7 @@ from torch_spyre.ir.ktir import text as ktir_text
 from torch_spyre.ir.ktir.narrow import narrow
 from torch_spyre.triton.lowering import (
     carried_steps,
+    chosen_pointers,
     combined_elements,
     conditions,
     descriptors,
@@ -22,6 +23,7 @@ from torch_spyre.triton.lowering import (
     element_functions,
     float_arguments,
     known_integers,
+    locks,
     moved_positions,
     program_grid,
     rearranged,
@@ -41,21 +43,29 @@ Trace = Callable[[str, ModuleOp], None]
 
 
 def passes(
-    arguments: Sequence[object], grid: Grid, shared: Shared, lengths: Lengths = None, counts: Counts = None
+    arguments: Sequence[object],
+    grid: Grid,
+    shared: Shared,
+    lengths: Lengths = None,
+    counts: Counts = None,
+    careful: bool = False,
 ) -> list[tuple[str, Callable[[ModuleOp], None]]]:
     """Name and function of every pass, in order. `arguments` holds the integers of a launch, `lengths` the elements
-    from the start of each pointer to the end of its memory, `counts` how often the loops run that the launch counts."""
+    from the start of each pointer to the end of its memory, `counts` how often the loops run that the launch counts;
+    `careful` is about masks that are no boxes (`tile_accesses`)."""
     return [
         ("descriptors", descriptors.run),
         ("known-integers", lambda m: known_integers.bind(m, arguments, grid)),
         ("fold", known_integers.fold),
         ("early-returns", early_returns.run),
+        ("locks", locks.run),
         ("counted-loops", lambda m: counted_loops.run(m, counts)),
         ("carried-steps", carried_steps.run),
         ("programs", lambda m: program_grid.run(m, grid, tile_accesses.needs_order(m), shared, lengths)),
+        ("chosen-pointers", chosen_pointers.run),
         ("conditions", conditions.run),
         ("scalar-words", scalar_words.run),
-        ("tile-accesses", tile_accesses.run),
+        ("tile-accesses", lambda m: tile_accesses.run(m, careful)),
         ("unused", unused.run),
         ("rearranged", rearranged.run),
         ("combined-elements", combined_elements.run),
@@ -74,6 +84,7 @@ def lower(
     shared: Shared = (),
     lengths: Lengths = None,
     counts: Counts = None,
+    careful: bool = False,
     trace: Trace | None = None,
 ) -> ModuleOp:
     module = ttir_text.read(text, name)
@@ -81,7 +92,7 @@ def lower(
     _refuse_double(module)
     if trace is not None:
         trace("ttir", module)
-    for title, run in passes(arguments, grid, shared, lengths, counts):
+    for title, run in passes(arguments, grid, shared, lengths, counts, careful):
         run(module)
         if trace is not None:
             trace(title, module)

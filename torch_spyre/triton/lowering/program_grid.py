@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from torch_spyre.constants import CORES
 from torch_spyre.ir.ktir.dialect.context import ForOp
-from torch_spyre.triton.lowering import splice
+from torch_spyre.triton.lowering import locks, splice
 from torch_spyre.triton.lowering.known_integers import the_function
 from torch_spyre.triton.lowering.ttir_ops import BaseOp, PointerType
 
@@ -39,7 +39,8 @@ def run(
     total = math.prod(grid)
     cores = 1 if one_core else max(1, min(CORES, total))
     function.attributes["grid"] = ArrayAttr([IntegerAttr(cores, i64)])
-    function.attributes.pop("noinline", None)
+    for name in ("noinline", locks.ORDERED):
+        function.attributes.pop(name, None)
     function.properties.pop("arg_attrs", None)
     function.properties.pop("sym_visibility", None)
     _declare(function, {pointer: (first, distance) for pointer, first, distance in shared}, lengths)

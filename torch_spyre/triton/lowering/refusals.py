@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # Operations of TTIR without a counterpart, and what stands for them.
 REFUSED = {
-    "tt.atomic_cas": "a core cannot wait for another one; give each program its own output and combine them afterwards",
     "tt.atomic_poll": "a core cannot wait for another one; split the kernel in two launches",
     "tt.elementwise_inline_asm": "the card has no PTX; write the expression with tl functions",
     "tt.int_to_ptr": "an address is an argument plus an offset; pass the tensor itself",

@@ -72,6 +72,14 @@ def erase(op: Operation) -> None:
     op.erase()
 
 
+def copy(op: Operation, values: dict[SSAValue, SSAValue]) -> Operation:
+    """An operation once more, with other operands where `values` has them, to which its results are added."""
+    made = op.clone(values)
+    for old, new in zip(op.walk(), made.walk(), strict=True):
+        new.location = old.location
+    return made
+
+
 def typed(type_: Attribute) -> str:
     """A type as KTIR text."""
     return str(type_)

@@ -376,6 +376,8 @@ ReduceOp = _define("reduce", _functional)  # printed in generic form
 MakeTensorDescriptorOp = _define("make_tensor_descriptor", _descriptor)
 ReduceReturnOp = _define("reduce.return", _returned)
 
+AssertOp = _define("assert", _assert)
+
 OPERATIONS = (
     GetProgramIdOp,
     GetNumProgramsOp,
@@ -398,12 +400,13 @@ OPERATIONS = (
     _define("gather", _gather),
     _define("histogram", _histogram),
     _define("call", _call),
-    _define("assert", _assert),
+    AssertOp,
     _define("scan", _functional),  # printed in generic form
     _define("scan.return", _returned),
     _define("dot", _dot),
     _define("extern_elementwise", _functional),
     _define("atomic_rmw", _functional),
+    _define("atomic_cas", _functional),
     MakeTensorDescriptorOp,
     _define("descriptor_load", _descriptor_load),
     _define("descriptor_store", _descriptor_store),

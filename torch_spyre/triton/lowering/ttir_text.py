@@ -96,6 +96,7 @@ def read(text: str, name: str) -> ModuleOp:
     text = _without_library(text)
     refuse_unknown(text, places)
     spelled = re.sub(r"\btt\.(func|return)\b", r"func.\1", text)
+    spelled = re.sub(r"\bscf\.while :", "scf.while () :", spelled)  # xDSL wants the list of its values, empty or not
     parser = KtirParser(context(), spelled, name)
     try:
         module = parser.parse_module()

@@ -127,8 +127,9 @@ class Address:
     length: int | None = None
 
 
-def address_of(value: SSAValue, user: Operation) -> Address:
-    """A pointer or a tile of pointers; refused if its offsets are no form."""
+def address_of(value: SSAValue, user: Operation, opaque: bool = False) -> Address:
+    """A pointer or a tile of pointers; refused if its offsets are no form. With `opaque`, a tile of offsets is a leaf,
+    also where it is a sum."""
     owner = value.owner
     if isinstance(owner, Block):
         raise refusal(
@@ -142,25 +143,28 @@ def address_of(value: SSAValue, user: Operation) -> Address:
         known = None if length is None else int(length.value.data)
         return Address(owner.operands[0], Form(Linear(start.value.data)), _pointee(value.type), known)
     if owner.name == "tt.addptr":
-        base = address_of(owner.operands[0], user)
-        offset = form_of(owner.operands[1], leaves=True)
+        base = address_of(owner.operands[0], user, opaque)
+        added = owner.operands[1]
+        offset = form_of(added, leaves=True)
         assert offset is not None
+        if opaque and not offset.is_scalar:
+            offset = Form(Linear(), _zeros(added), (), ((Linear(1), leaf_of(added)),))
         return replace(base, offset=base.offset.plus(offset))
     if owner.name == "tt.bitcast":
-        return _bitcast(owner, user)
+        return _bitcast(owner, user, opaque)
     dims = moved_dims(owner)
     if dims is not None:
-        base = address_of(owner.operands[0], user)
+        base = address_of(owner.operands[0], user, opaque)
         return replace(base, offset=base.offset.moved(dims))
     raise refusal(user, f"a pointer from {owner.name}; an address is an argument plus offsets")
 
 
-def _bitcast(op: Operation, user: Operation) -> Address:
+def _bitcast(op: Operation, user: Operation, opaque: bool) -> Address:
     """Triton reads truth values as bytes; other pointers keep their type."""
     given, wanted = (_pointee(v.type) for v in (op.operands[0], op.results[0]))
     if given != i1 and given != wanted:
         raise refusal(user, f"memory of {given} read as {wanted}; the card stores formats of its own, convert values")
-    return address_of(op.operands[0], user)
+    return address_of(op.operands[0], user, opaque)
 
 
 def _pointee(type_: Attribute) -> Attribute:

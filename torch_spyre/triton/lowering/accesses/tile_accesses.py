@@ -17,23 +17,26 @@ from typing import Any
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr, ModuleOp, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from torch_spyre.triton.lowering import linear, splice
+from torch_spyre.triton.lowering import linear, locks, splice
 from torch_spyre.triton.lowering.accesses import indexed_places
 from torch_spyre.triton.lowering.accesses.addresses import Address, Mask, address_of, form_of, mask_of
 from torch_spyre.triton.lowering.accesses.indexed_places import Places
 from torch_spyre.triton.lowering.accesses.ktir_lines import Text
+from torch_spyre.triton.lowering.known_integers import the_function
 from torch_spyre.triton.lowering.linear import Form, Leaf, Linear, shape_of
 from torch_spyre.triton.lowering.refusals import LengthNeeded, refusal
 
 _STORED = ("f16", "bf16", "f32", "i1", "i8", "i16", "i32", "i64", "f8E4M3FN", "f8E5M2")
 
 
-def run(module: ModuleOp) -> None:
+def run(module: ModuleOp, careful: bool = False) -> None:
+    """With `careful`, places under a mask that is no box are computed one by one, and only those that the mask lets
+    through: the box around them may reach out of the tensor."""
     for op in list(module.walk()):
         if op.name == "tt.load":
-            _load(op)
+            _load(op, careful)
         elif op.name == "tt.store":
-            _store(op)
+            _store(op, careful)
         elif op.name == "tt.atomic_rmw":
             _atomic(op)
         elif op.name == "tt.descriptor_load":
@@ -44,7 +47,8 @@ def run(module: ModuleOp) -> None:
 
 def needs_order(module: ModuleOp) -> bool:
     """True if programs must run one after the other: they read what others have written."""
-    return any(op.name in ("tt.atomic_rmw", "tt.descriptor_reduce") for op in module.walk())
+    ordered = locks.ORDERED in the_function(module).attributes
+    return ordered or any(op.name in ("tt.atomic_rmw", "tt.descriptor_reduce") for op in module.walk())
 
 
 # -- the box of a tile ------------------------------------------------------------------------------------------------
@@ -323,12 +327,11 @@ def _access(
 # -- loads and stores -------------------------------------------------------------------------------------------------
 
 
-def _load(op: Operation) -> None:
+def _load(op: Operation, careful: bool) -> None:
     mask = op.operands[1] if len(op.operands) > 1 else None
     other = op.operands[2] if len(op.operands) > 2 else None
-    address = address_of(op.operands[0], op)
     shape = shape_of(op.results[0].type)
-    parts = mask_of(mask)
+    address, parts = _place(op, mask, careful)
     tile = _Tile(op, address, shape, parts, stores=False)
     loaded = _fetch(op, tile, address, op.results[0].type)
     if mask is not None and other is not None and not (tile.bounds_all(parts) and _is_zero(other)):
@@ -367,19 +370,25 @@ def _selected(op: Operation, mask: SSAValue, value: SSAValue, other: SSAValue) -
     return splice.before(op, f"%chosen = arith.select %mask, %value, %other : {kind}", values)[0]
 
 
-def _store(op: Operation) -> None:
-    address = address_of(op.operands[0], op)
+def _place(op: Operation, mask: SSAValue | None, careful: bool) -> tuple[Address, Mask]:
+    parts = mask_of(mask)
+    one_by_one = careful and bool(parts.others) and isinstance(op.operands[0].type, TensorType)
+    if one_by_one:
+        parts = Mask(others=(*parts.others, *(truth for _, truth in parts.bounds)))
+    return address_of(op.operands[0], op, opaque=one_by_one), parts
+
+
+def _store(op: Operation, careful: bool) -> None:
     value = op.operands[1]
-    mask = op.operands[2] if len(op.operands) > 2 else None
-    _put(op, address, value, mask)
+    address, parts = _place(op, op.operands[2] if len(op.operands) > 2 else None, careful)
+    _check_places(op, address.offset, shape_of(value.type))
+    _put(op, address, value, parts)
     splice.erase(op)
 
 
-def _put(op: Operation, address: Address, value: SSAValue, mask: SSAValue | None, adds: bool = False) -> None:
+def _put(op: Operation, address: Address, value: SSAValue, mask: Mask, adds: bool = False) -> None:
     shape = shape_of(value.type)
-    if not adds:
-        _check_places(op, address.offset, shape)
-    tile = _Tile(op, address, shape, mask_of(mask), stores=True)
+    tile = _Tile(op, address, shape, mask, stores=True)
     text, name, kind = tile.make()
     what, element = text.value(value), value.type.element_type if isinstance(value.type, TensorType) else value.type
     sizes = "x".join(map(str, shape or (1,)))
@@ -440,7 +449,7 @@ def _atomic(op: Operation) -> None:
         what = "the old values" if used else f"atomic {kind}"
         raise refusal(op, f"{what} of positions that may share a place; only their sum is there, use tl.atomic_add")
     if kind in ("fadd", "add") and not used:
-        _put(op, address, value, mask, adds=True)
+        _put(op, address, value, mask_of(mask), adds=True)
         splice.erase(op)
         return
     old = _fetch(op, tile, address, value.type)
@@ -448,7 +457,8 @@ def _atomic(op: Operation) -> None:
     if kind != "exch":
         text = f"%new = {_COMBINED[kind]} %old, %value : {value.type}"
         (new,) = splice.before(op, text, {"old": old, "value": value})
-    _put(op, address, new, mask)
+    _check_places(op, address.offset, shape)
+    _put(op, address, new, mask_of(mask))
     splice.replace(op, [old])
 
 
