@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
+import re
 import sys
 from pathlib import Path
 
+import doc_blocks
 import pytest
 
 from torch_spyre import errors
@@ -30,7 +34,58 @@ def test_what_is_public_exists_and_says_what_it_is() -> None:
     for name in generated.PUBLIC:
         module = generated._module(name)
         assert inspect.getdoc(module), name
-        assert generated.members(module), name
+        for member, thing in generated.members(name):
+            assert generated._first_sentence(thing), f"{name}.{member} has no docstring"
+    for private, public in generated.PUBLISHED.items():
+        assert resolved(private) is not None and resolved(public) is not None
+    page = (ROOT / "docs/public-api.md").read_text()
+    assert page == generated.public_api(), "python docs/site/generated.py > docs/public-api.md"
+
+
+def resolved(path: str) -> object:
+    package, *names = path.split(".")
+    found: object = importlib.import_module(package)
+    for name in names:
+        found = getattr(found, name)
+    return found
+
+
+def test_programs_of_the_documentation_use_public_names() -> None:
+    """Python blocks of README and docs, and the examples."""
+    public = {f"{name}.{member}" for name in generated.PUBLIC for member, _ in generated.members(name)}
+    packages = {part for name in public for part in parents(name)}
+    programs = {str(f.relative_to(ROOT)): f.read_text() for f in sorted((ROOT / "examples").rglob("*.py"))}
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        for block in doc_blocks.blocks(page.read_text()):
+            if block.kind == "python" or block.file.endswith(".py"):
+                programs[f"{page.relative_to(ROOT)}:{block.line}"] = block.code
+    used = {(where, name) for where, code in programs.items() for name in names_of(code)}
+    assert {u for u in used if u[1] not in public | packages} == set()
+
+
+def parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def names_of(code: str) -> set[str]:
+    """Names of torch_spyre and torch.spyre that a program imports or reaches through these modules."""
+    found, modules = set(), {"torch": "torch"}
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch_spyre"):
+            found |= {f"{node.module}.{a.name}" for a in node.names}
+            modules |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names if a.name.startswith("torch_spyre")}
+            modules |= {a.name.split(".")[0]: a.name.split(".")[0] for a in node.names if a.asname is None}
+    for node in ast.walk(tree):
+        path = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        first, _, rest = path.partition(".")
+        whole = f"{modules.get(first, first)}.{rest}"
+        if re.fullmatch(r"(torch\.spyre|torch_spyre)(\.\w+)+", whole):
+            found.add(whole)
+    return found
 
 
 def test_the_operator_table_has_a_row_for_each_op() -> None:

@@ -2,7 +2,7 @@
 """Reads the grammar of a documentation page (blocks ```ebnf) and says whether it accepts a text of MLIR's look.
 
 Alternatives, sequences, [ optional ], { repeated }, ( groups ), "terminals". Names in capitals are lexical
-(`_LEXICAL`): a kind of token or a bracketed run of tokens. All ways to match are followed, whatever the order of alternatives.
+(`_LEXICAL`): a kind of token or a bracketed run of tokens. All ways to match are followed, in any order.
 """
 
 from __future__ import annotations
