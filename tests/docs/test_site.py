@@ -10,16 +10,20 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import doc_blocks
 import pytest
 
-from torch_spyre import errors
+from torch_spyre import constants, errors
+from torch_spyre.backend.program import isa
+from torch_spyre.ir.superdsc import bundle_mlir
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs/site"))
+sys.path[:0] = [str(ROOT / "docs/site"), str(ROOT / "docs/pictures")]
 
 import collect  # noqa: E402
+import draw  # noqa: E402
 import generated  # noqa: E402
 
 
@@ -106,3 +110,33 @@ def test_the_operator_table_has_a_row_for_each_op() -> None:
 )
 def test_links_are_turned(page: str, link: str, turned: str) -> None:
     assert collect.turned(f"see [it]({link})", ROOT / page) == f"see [it]({turned})"
+
+
+def test_every_error_is_in_the_questions() -> None:
+    """docs/faq.md has a heading for each class, and says there what to do."""
+    page = (ROOT / "docs/faq.md").read_text()
+    headings = set(re.findall(r"^## (\w+)$", page, re.M))
+    assert set(generated.ADVICE) <= headings
+    for name in generated.ADVICE:
+        text = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert len(text.split()) > 15, f"{name} says what to do"
+
+
+def test_the_checklist_has_the_numbers_of_the_machine() -> None:
+    page = (ROOT / "docs/constraints.md").read_text()
+    for number in (
+        f"at most {constants.CORES} cores work",
+        f"at most {constants.MAX_SPAN_BYTES >> 20} MiB of a tensor",
+        f"takes at most {constants.LX_BYTES >> 20} MiB",
+        f"at most {constants.SEGMENT_BYTES >> 30} GiB, padded",
+        f"at most {constants.DATA_SEGMENTS * constants.SEGMENT_BYTES >> 30} GiB",
+        f"at most {isa.MAX_DIMS} dims, a gather or scatter at most {isa.MAX_INDICES} index tensors",
+        f"at most {bundle_mlir.MAX_EXECUTIONS} files",
+    ):
+        assert number in page, number
+
+
+def test_the_pictures_show_the_plans_of_this_compiler() -> None:
+    for name, text in draw.pictures().items():
+        assert (draw.FOLDER / name).read_text() == text, "python docs/pictures/draw.py"
+        assert ElementTree.fromstring(text).tag.endswith("svg")
