@@ -24,6 +24,15 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "torch.spyre": (),
     "torch.spyre.memory": (),
     "torch_spyre": ("report",),
+    "torch_spyre.constants": (
+        "CORES",
+        "DATA_SEGMENTS",
+        "DEVICE_NAME",
+        "LX_BYTES",
+        "MAX_SPAN_BYTES",
+        "SEGMENT_BYTES",
+        "STICK_BYTES",
+    ),
     "torch_spyre.errors": (),
     "torch_spyre.explain": (),
     "torch_spyre.explain.lines": ("Explained", "Line", "explained"),
@@ -206,6 +215,8 @@ _NATIVE = {
 
 
 def _first_sentence(thing: Any) -> str:
+    if isinstance(thing, (int, str)):
+        return f"{thing:,}" if isinstance(thing, int) else f"`{thing}`"
     name = getattr(thing, "__name__", "")
     text = _NATIVE.get(name) or (inspect.getdoc(thing) or "").partition("\n\n")[0]
     text = " ".join(text.replace("``", "`").split())
@@ -230,6 +241,8 @@ def members(name: str) -> list[tuple[str, Any]]:
 
 
 def _member(name: str, thing: Any) -> list[str]:
+    if isinstance(thing, (int, str)):
+        return [f"### {name}", "", f"`{thing!r}`", ""]
     try:
         call = str(inspect.signature(thing)).replace("torch_spyre.", "")
     except (TypeError, ValueError):

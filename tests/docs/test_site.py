@@ -18,6 +18,7 @@ import pytest
 from torch_spyre import constants, errors
 from torch_spyre.backend.program import isa
 from torch_spyre.ir.superdsc import bundle_mlir
+from torch_spyre.patches import applied
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "docs/site"), str(ROOT / "docs/pictures")]
@@ -140,3 +141,12 @@ def test_the_pictures_show_the_plans_of_this_compiler() -> None:
     for name, text in draw.pictures().items():
         assert (draw.FOLDER / name).read_text() == text, "python docs/pictures/draw.py"
         assert ElementTree.fromstring(text).tag.endswith("svg")
+
+
+def test_the_backend_guide_names_every_change_to_pytorch() -> None:
+    page = (ROOT / "docs/write-a-backend.md").read_text()
+    named = set(re.findall(r"^\| `(\w+\.\w+)` \|", page.partition("## 6.")[2].partition("## 7.")[0], re.M))
+    made = set(re.findall(r"^    (\w+\.\w+)\(\)$", inspect.getsource(applied), re.M))
+    assert named == made and len(made) > 15
+    files = set(re.findall(r"`((?:csrc|ops|_inductor|device|decompositions)/[\w./]+)`", page))
+    assert {f for f in files if not (ROOT / "torch_spyre" / f).exists()} == set()
