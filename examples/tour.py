@@ -30,7 +30,7 @@ def title(text: str) -> None:
 
 
 def show_layout(tensor: torch.Tensor) -> None:
-    layout = torch_spyre._C.get_spyre_tensor_layout(tensor)
+    layout = tensor.device_tensor_layout()
     rows = [
         ("host size", list(tensor.shape), f"stride {list(tensor.stride())}"),
         ("device_size", list(layout.device_size), "the last dim is one stick of 128 bytes"),

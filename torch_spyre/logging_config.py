@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 from torch_spyre import knobs
@@ -257,3 +259,12 @@ def register_with_torch() -> None:
 
 
 initialize()
+
+
+def warn_user(message: str) -> None:
+    """Warns at the innermost line outside of this package and torch. The extension's warnings come here."""
+    ours = tuple(str(Path(file).resolve().parent) for file in (__file__, sys.modules["torch"].__file__ or ""))
+    frame = sys._getframe(0)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+        frame = frame.f_back
+    warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno)

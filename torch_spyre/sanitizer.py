@@ -41,10 +41,12 @@ def enable(raise_errors: bool = True) -> None:
 
 
 def disable() -> None:
+    """Stops checking."""
     _card.set_sanitize("off")
 
 
 def enabled() -> bool:
+    """Whether launches and transfers are checked."""
     return bool(_card.sanitize_mode() != "off")
 
 
@@ -62,7 +64,16 @@ def print_reports(file: TextIO | None = None) -> None:
 
 
 def clear() -> None:
+    """Forgets the reports so far."""
     _card.clear_sanitizer_reports()
+
+
+def inject_fault(kind: str, nth: int = 1, device: int = -1) -> None:
+    """Makes the `nth` next "allocation", "dma" or "launch" of a card fail, or loses the card there ("device_lost"), so
+    that a program can try what it does about an error."""
+    from torch_spyre import _C  # late: it needs torch
+
+    _C._inject_fault(kind, nth, device)
 
 
 @contextlib.contextmanager

@@ -55,6 +55,7 @@ def collect(folder: Path) -> None:
         to.write_text(turned(page.read_text(), page))
     for name, text in generated.pages().items():
         (folder / name).write_text(text)
+    shutil.copytree(ROOT / "docs/pictures", folder / "pictures", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     for name in ("site.css", "filter.js"):
         shutil.copy(SITE / name, folder / name)
 

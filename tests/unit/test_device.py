@@ -245,6 +245,7 @@ def test_factory_errors() -> None:
 def test_only_int64_warns() -> None:
     done = run_python(
         """
+        import sys
         import warnings
         import torch
         with warnings.catch_warnings():
@@ -253,9 +254,11 @@ def test_only_int64_warns() -> None:
                 torch.ones(2, dtype=dtype).to("spyre").cpu()
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
+            here = ("<string>", sys._getframe().f_lineno + 1)
             torch.ones(2, dtype=torch.int64).to("spyre")
             torch.ones(2, dtype=torch.int64).to("spyre")
         assert ["does not support int64" in str(w.message) for w in seen] == [True], seen
+        assert (seen[0].filename, seen[0].lineno) == here, seen[0]
         torch.spyre.set_downcast_warning(False)
         assert torch.spyre.get_downcast_warning() is False
         """

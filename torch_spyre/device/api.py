@@ -54,6 +54,7 @@ __all__ = [
     "SpyreDeviceProperties",
     "Stream",
     "can_device_access_peer",
+    "clock_ns",
     "current_device",
     "current_stream",
     "default_stream",
@@ -105,6 +106,7 @@ _compiler: Callable[[], Any]
 
 
 def is_available() -> bool:
+    """Whether there is a card."""
     return device_count() > 0
 
 
@@ -114,11 +116,18 @@ def device_count() -> int:
 
 
 def current_device() -> int:
+    """The index of the calling thread's current card."""
     return _C.current_device()
 
 
 def set_device(device: Any) -> None:
+    """Makes a card the current one of the calling thread."""
     _C.set_device(device_index(device))
+
+
+def clock_ns(device: Any = None) -> int:
+    """The card's virtual clock in nanoseconds, after all that was submitted so far; None: the current device."""
+    return _C.clock_ns(device_index(device))
 
 
 class device:
@@ -190,6 +199,7 @@ def _set_compiler(load: Callable[[], Any]) -> None:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes that autocast may use."""
     return [torch.float16, torch.bfloat16]
 
 

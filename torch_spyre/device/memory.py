@@ -45,30 +45,37 @@ _SUMMARY_ROWS = (
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
+    """Counters of one card by name, as `torch.cuda.memory_stats` has them."""
     return dict(torch.accelerator.memory_stats(device_index(device)))
 
 
 def memory_allocated(device: Any = None) -> int:
+    """Bytes of card memory that tensors hold now."""
     return int(torch.accelerator.memory_allocated(device_index(device)))
 
 
 def max_memory_allocated(device: Any = None) -> int:
+    """The most bytes that tensors held at once since the last reset of the peak."""
     return int(torch.accelerator.max_memory_allocated(device_index(device)))
 
 
 def memory_reserved(device: Any = None) -> int:
+    """Equals `memory_allocated`: nothing is cached."""
     return int(torch.accelerator.memory_reserved(device_index(device)))
 
 
 def max_memory_reserved(device: Any = None) -> int:
+    """Equals `max_memory_allocated`."""
     return int(torch.accelerator.max_memory_reserved(device_index(device)))
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
+    """Starts the peaks anew from what is allocated now."""
     torch.accelerator.reset_peak_memory_stats(device_index(device))
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
+    """Sets the counters that only grow back to 0."""
     torch.accelerator.reset_accumulated_memory_stats(device_index(device))
 
 

@@ -36,10 +36,12 @@ class SpyreDeviceProperties:
 
 
 def get_device_properties(device: Any = None) -> SpyreDeviceProperties:
+    """Sizes and names of a card."""
     return SpyreDeviceProperties(index=device_index(device))
 
 
 def get_device_name(device: Any = None) -> str:
+    """The name of a card."""
     return get_device_properties(device).name
 
 

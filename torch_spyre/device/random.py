@@ -36,26 +36,31 @@ def seed_all() -> None:
 
 
 def initial_seed(device: Any = "spyre") -> int:
+    """The seed of a card's generator."""
     return _C.initial_seed(device_index(device))
 
 
 # Dynamo would trace the states as tensors of the graph, also in code that saves the states of all devices.
 @torch._disable_dynamo
 def get_rng_state(device: Any = "spyre") -> torch.Tensor:
+    """The state of a card's generator: seed and number of draws."""
     return _C.get_rng_state(device_index(device))
 
 
 @torch._disable_dynamo
 def set_rng_state(new_state: torch.Tensor, device: Any = "spyre") -> None:
+    """Puts a card's generator into a state of `get_rng_state`."""
     _C.set_rng_state(new_state, device_index(device))
 
 
 @torch._disable_dynamo
 def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of the generators of all cards."""
     return [_C.get_rng_state(i) for i in range(_C.device_count())]
 
 
 @torch._disable_dynamo
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """Puts the generators of all cards into states of `get_rng_state_all`."""
     for i, state in enumerate(new_states):
         _C.set_rng_state(state, i)

@@ -99,10 +99,12 @@ def stream(stream: torch.Stream | None) -> Any:
 
 
 def current_stream(device: Any = None) -> Stream:
+    """The stream that the calling thread submits to on a card."""
     return Stream._wrap(_C.current_stream(device_index(device)))
 
 
 def default_stream(device: Any = None) -> Stream:
+    """The stream of a card that is current unless another one is set."""
     return Stream._wrap(_C.default_stream(device_index(device)))
 
 

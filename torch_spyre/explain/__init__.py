@@ -26,4 +26,5 @@ def stop() -> None:
 
 
 def last_kernels() -> list[KernelRecord]:
+    """The kernels recorded since `start`, oldest first."""
     return inspect.records()

@@ -106,6 +106,7 @@ class Explained:
 
 
 def explained(record: KernelRecord) -> Explained:
+    """A recorded kernel with its time and traffic by line."""
     program = describe(record.program.binary, record.name)
     found: dict[tuple[tuple[str, int], ...], Line] = {}
     for step in program.steps:

@@ -30,7 +30,9 @@ def page(kernels: Sequence[Explained], script: str) -> str:
             "Where the time goes",
             _note("Time of one run of each kernel by user line. Colours say what the instructions wait for.")
             + plan_pictures.time_picture(drawn)
-            + _note("What each unit of a core does, instruction by instruction.")
+            + _note(
+                "The instructions of a kernel in the colour of what bounds them; below, what each unit of a core does."
+            )
             + charts.choice([(name, plan_pictures.step_picture(k)) for name, k in each]),
         ),
         (
@@ -40,7 +42,9 @@ def page(kernels: Sequence[Explained], script: str) -> str:
         ),
         (
             "Cores",
-            _note("The 32 cores of the ring; hover for the slice that a core works on.")
+            _note(
+                "The 32 cores of the ring and the slice that each works on, in the same colour; hover for its bounds."
+            )
             + charts.choice([(f"{name}: {n}", p) for name, k in each for n, p in _cores(k)]),
         ),
         (

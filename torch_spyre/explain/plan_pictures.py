@@ -18,6 +18,7 @@ from torch_spyre.perf.schedule import Step
 STICK_BYTES = 128
 _ROWS, _COLUMNS = 12, 12  # of sticks that are drawn
 _CORES = 32
+_NAMED = 24  # tensors that the legend of the scratchpads names
 
 
 # (a) a tensor on the host and on the card
@@ -25,32 +26,47 @@ _CORES = 32
 
 def stick_picture(buffer: PlanBuffer) -> str:
     """Left the tensor as the host sees it, cut into sticks; right the sticks as they follow one another in card
-    memory. The same stick has the same colour, and hovering marks it on both sides."""
+    memory. The same stick has the same colour, and hovering marks it on both sides; what is empty is padding."""
     assert buffer.layout is not None
     found = list(sticks(buffer.layout, buffer.size, buffer.stride, 4096))
     rows = sorted({row for _, row, _ in found})[:_ROWS]
     columns = sorted({column for _, _, column in found})[:_COLUMNS]
-    shown = [s for s in found if s[1] in rows and s[2] in columns]
-    parts = [text(20, 16, f"host order: {_shape(buffer)}, sticks of {buffer.layout.elems_per_stick} elements")]
-    wide, high = 40, 22
-    right = 20 + wide * len(columns) + 90
-    for number, row, column in shown:
-        tip = f"stick {number}, at byte {number * STICK_BYTES:,}\nhost elements from {_place(buffer, row, column)}"
-        x, y = 20 + wide * columns.index(column), 26 + high * rows.index(row)
-        parts.append(box(x, y, wide - 2, high - 2, hue(column, len(columns)), tip, f"s{number}"))
-        parts.append(text(x + wide / 2 - 1, y + 14, str(number), "middle"))
+    shown = sorted(s for s in found if s[1] in rows and s[2] in columns)
+    wide, high, left, top = 40, 22, 90, 48
+    title = f"on the host: {_shape(buffer)}"
+    right = max(left + wide * len(columns), 20 + 6 * len(title)) + 60
     per_line = max(1, (WIDTH - right - 20) // wide)
-    parts.append(text(right, 16, f"card memory: device_size {list(buffer.layout.device_size)}, by address"))
-    first = sorted(shown)
-    for i, (number, row, column) in enumerate(first):
-        x, y = right + wide * (i % per_line), 26 + high * (i // per_line)
+
+    def stick(x: float, y: float, number: int, row: int, column: int) -> list[str]:
+        full = _filled(buffer, column)
         tip = f"stick {number}, at byte {number * STICK_BYTES:,}\nhost elements from {_place(buffer, row, column)}"
-        parts.append(box(x, y, wide - 2, high - 2, hue(column, len(columns)), tip, f"s{number}"))
-        parts.append(text(x + wide / 2 - 1, y + 14, str(number), "middle"))
-    height = 40 + high * max(len(rows), math.ceil(len(first) / per_line)) + 10
+        tip += "" if full == 1 else f"\n{full:.0%} of it is data, the rest padding"
+        edge = f"stroke='{hue(column, len(columns))}'"
+        return [
+            box(x, y, wide - 2, high - 2, "#fff", tip, f"s{number}", edge),
+            box(x, y, (wide - 2) * full, high - 2, hue(column, len(columns)), tip, f"s{number}"),
+            text(x + wide / 2 - 1, y + 14, str(number), "middle"),
+        ]
+
+    parts = [text(20, 16, title), text(right, 16, f"in card memory: device_size {list(buffer.layout.device_size)}")]
+    parts.append(text(20, 34, f"a box is a stick of {buffer.layout.elems_per_stick} elements"))
+    parts.append(text(right, 34, "sticks by address; … leaves some out"))
+    for row in rows:
+        parts.append(text(left - 8, top + high * rows.index(row) + 14, _row_name(buffer, row), "end"))
+    for number, row, column in shown:
+        parts += stick(left + wide * columns.index(column), top + high * rows.index(row), number, row, column)
+    place, before = 0, -1
+    for number, row, column in shown:
+        if number != before + 1:
+            x, y = right + wide * (place % per_line), top + high * (place // per_line)
+            parts.append(text(x + wide / 2, y + 14, "…", "middle"))
+            place += 1
+        parts += stick(right + wide * (place % per_line), top + high * (place // per_line), number, row, column)
+        place, before = place + 1, number
+    height = top + high * max(len(rows), math.ceil(place / per_line)) + 32
     total = buffer.layout.bytes // STICK_BYTES
-    parts.append(text(20, height - 6, f"{len(first)} of {total} sticks are drawn; numbers count sticks of the tensor"))
-    return charts.svg(height + 6, parts)
+    parts.append(text(20, height - 8, f"{len(shown)} of {total} sticks; a number times 128 is the address in bytes"))
+    return charts.svg(height, parts)
 
 
 def sticks(layout: Layout, size: Sequence[int], stride: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
@@ -95,7 +111,33 @@ def _shape(buffer: PlanBuffer) -> str:
 
 def _place(buffer: PlanBuffer, row: int, column: int) -> str:
     assert buffer.layout is not None
-    return f"row {row}, column {column * buffer.layout.elems_per_stick}"
+    along = _stick_dim(buffer.layout, buffer.size, buffer.stride)
+    return _row_name(buffer, row).replace(":", str(column * buffer.layout.elems_per_stick)) + (
+        "" if along is not None else f", column {column}"
+    )
+
+
+def _row_name(buffer: PlanBuffer, row: int) -> str:
+    """The host index of a row of sticks, with a colon where the sticks run along."""
+    assert buffer.layout is not None
+    along = _stick_dim(buffer.layout, buffer.size, buffer.stride)
+    index = []
+    for d in reversed(range(len(buffer.size))):
+        if d == along:
+            index.append(":")
+        else:
+            row, i = divmod(row, buffer.size[d])
+            index.append(str(i))
+    return f"[{', '.join(reversed(index))}]"
+
+
+def _filled(buffer: PlanBuffer, column: int) -> float:
+    """The share of a stick that holds elements of the tensor."""
+    assert buffer.layout is not None
+    along = _stick_dim(buffer.layout, buffer.size, buffer.stride)
+    per_stick = buffer.layout.elems_per_stick
+    there = 1 if along is None else buffer.size[along] - column * per_stick
+    return min(there, per_stick) / per_stick
 
 
 # (b) the cores of one operation
@@ -130,8 +172,35 @@ def core_picture(op: TileOp) -> str:
     order = f"neighbours differ in {op.core_order[0]}" if op.core_order else "one core"
     parts.append(text(560, 76 + 20 * len(op.dims), order))
     if op.source:
-        parts.append(text(560, 100 + 20 * len(op.dims), "arcs: slices that cross the ring, coloured by their source"))
+        parts.append(text(560, 96 + 20 * len(op.dims), "arcs: what crosses the ring, coloured by the core that sends"))
+    parts += _slice_grid(op, 560, 126 + 20 * len(op.dims))
     return charts.svg(500, parts)
+
+
+def _slice_grid(op: TileOp, left: float, top: float) -> list[str]:
+    """The slices of an operation that is split along one or two dims, each in the colour and with the number of the
+    core that works on it."""
+    cut = [d for d in op.dims if d.slices > 1]
+    if not 1 <= len(cut) <= 2:
+        return []
+    rows, columns = (cut[0], cut[1]) if len(cut) == 2 else (None, cut[0])
+    down, across = rows.slices if rows else 1, columns.slices
+    wide, high = min(500 / across, 64.0), min((470 - top) / down, 40.0)
+    label = f"each core's slice: {columns.name} to the right" + (f", {rows.name} downwards" if rows else "")
+    parts = [text(left, top - 8, label)]
+    names = [d.name for d in op.dims]
+    for core in range(_CORES):
+        part = part_of(op.dims, op.core_order, core)
+        if part is None:
+            continue
+        column = part[names.index(columns.name)][0] // columns.extent
+        row = part[names.index(rows.name)][0] // rows.extent if rows else 0
+        x, y = left + wide * column, top + high * row
+        tip = f"core {core}: " + ", ".join(f"{n} {a}..{b - 1}" for n, (a, b) in zip(names, part, strict=True))
+        parts.append(box(x, y, wide - 2, high - 2, hue(core, max(op.cores, 1), 72), tip, str(part)))
+        if wide > 13:
+            parts.append(text(x + wide / 2 - 1, y + high / 2 + 3, str(core), "middle"))
+    return parts
 
 
 def _around(middle: tuple[float, float], radius: float, core: int) -> tuple[float, float]:
@@ -217,7 +286,7 @@ def scratchpad_picture(k: Explained, capacity: int) -> str:
     def y(address: float) -> float:
         return 20 + (height - 60) * (1 - address / most)
 
-    plot = []
+    plot, names = [], []
     for i, (t, (start, end)) in enumerate(lives.items()):
         taken = t.elements * BYTES[t.format]
         tip = (
@@ -230,9 +299,17 @@ def scratchpad_picture(k: Explained, capacity: int) -> str:
             box(x, y(t.base + taken), (end - start) * scale, y(t.base) - y(t.base + taken), hue(i, len(lives)), tip,
                 t.name, edge)
         )  # fmt: skip
+        if i < _NAMED:
+            name_x, name_y = LEFT + 160 * (i % 6), height + 4 + 18 * (i // 6)
+            names += [
+                box(name_x, name_y, 12, 12, hue(i, len(lives)), tip, t.name),
+                text(name_x + 17, name_y + 10, t.name),
+            ]
     fixed = [text(LEFT - 6, y(v * 1024) + 4, f"{v:g} KiB", "end") for v in charts.ticks_of(0, most / 1024, 5)]
-    fixed.append(text(LEFT, 12, f"{charts.size(top)} of {charts.size(capacity)} are used"))
-    return charts.timeline_svg(height, plot, fixed, (0.0, k.ns / 1e3), "us")
+    used = f"{charts.size(top)} of each core's {charts.size(capacity)} are used; below, the tensors"
+    fixed += [text(LEFT, 12, used + (f" (the first {_NAMED})" if len(lives) > _NAMED else "")), *names]
+    below = 18.0 * math.ceil(min(len(lives), _NAMED) / 6) + 8
+    return charts.timeline_svg(height + below, plot, fixed, (0.0, k.ns / 1e3), "us", below)
 
 
 # (d) the graph
@@ -256,9 +333,9 @@ def graph_picture(k: Explained) -> str:
     for name, level in depth.items():
         rows.setdefault(level, []).append(name)
     widest = max(map(len, rows.values()))
-    width = max(WIDTH, 40 + 210 * widest)
+    width = max(WIDTH, 40 + 230 * widest)
     places = {
-        name: (width / 2 + 210 * (i - (len(names) - 1) / 2), 20 + 78.0 * level)
+        name: (width / 2 + 230 * (i - (len(names) - 1) / 2), 20 + 78.0 * level)
         for level, names in rows.items()
         for i, name in enumerate(names)
     }
@@ -276,7 +353,7 @@ def graph_picture(k: Explained) -> str:
                 parts.append(f"<path d='{path}' {style}><title>{tip}</title></path>")
     for name in rows[0]:
         b, (x, y) = graph.buffers[name], places[name]
-        parts += [box(x - 95, y, 190, 46, "#e8f4ef", b.text(), name), text(x, y + 19, name, "middle")]
+        parts += [box(x - 105, y, 210, 46, "#e8f4ef", b.text(), name), text(x, y + 19, name, "middle")]
         parts.append(text(x, y + 35, f"{b.dtype}{list(b.size)}", "middle"))
     longest = max((sum(s.duration for s in steps) for steps in spent.values()), default=1.0) or 1.0
     for node in graph.nodes:
@@ -298,8 +375,8 @@ def _node_box(
     bound = max(units, key=lambda u: units[u]) if units else "folded into another instruction"
     tip = "\n".join([*told, f"{ns / 1e3:.2f} us, bound by {bound}; {moved:,} bytes of card memory"])
     x, y = place
-    parts = [box(x - 95, y, 190, 46, "#fff", tip, name, f"stroke='{charts.colour(bound)}' stroke-width='1.5'")]
-    parts.append(box(x - 95, y, 190 * ns / longest, 5, charts.colour(bound), tip))
+    parts = [box(x - 105, y, 210, 46, "#fff", tip, name, f"stroke='{charts.colour(bound)}' stroke-width='1.5'")]
+    parts.append(box(x - 105, y, 210 * ns / longest, 5, charts.colour(bound), tip))
     parts.append(text(x, y + 20, name if len(name) < 28 else f"{name[:26]}…", "middle"))
     amounts = f"{op}: {ns / 1e3:.2f} us" + (f", {moved / 1e6:.3f} MB" if moved else "")
     return [*parts, text(x, y + 37, amounts if len(amounts) < 34 else f"{amounts[:32]}…", "middle")]
@@ -327,16 +404,23 @@ def time_picture(kernels: Sequence[Explained]) -> str:
 
 def step_picture(k: Explained) -> str:
     """What each unit does, instruction by instruction."""
-    units = ("load", "PT", "SFP", "ring", "store")
-    shades = dict(zip(units, ("memory", "pt", "sfp", "ring", "draw"), strict=True))
+    units = ("instruction", "load", "PT", "SFP", "ring", "store")
+    shades = dict(zip(units[1:], ("memory", "pt", "sfp", "ring", "draw"), strict=True))
     scale = (WIDTH - LEFT - RIGHT) / max(k.ns, 1.0)
     plot = []
     for step in k.program.steps:
+        when = f"{step.duration / 1e3:.2f} us from {step.start / 1e3:.2f}"
+        tip = f"{step.op}\n{when}, bound by {step.bottleneck}\n{step.line}"
+        edge = "stroke='#fff' stroke-width='0.5'"
+        bar = LEFT + step.start * scale, 10, step.duration * scale, 20
+        plot.append(box(*bar, charts.colour(step.bottleneck), tip, node_of(step), edge))
         for lane in step.lanes:
             y = 10 + 26 * units.index(lane.unit)
             tip = f"{lane.unit}: {step.op}\n{lane.duration / 1e3:.2f} us from {lane.start / 1e3:.2f}\n{step.line}"
             colour = charts.colour(shades[lane.unit])
             plot.append(box(LEFT + lane.start * scale, y, lane.duration * scale, 20, colour, tip, node_of(step)))
     fixed = [text(8, 25 + 26 * n, unit) for n, unit in enumerate(units)]
-    fixed.append(line([(LEFT, 4), (LEFT, 140)], "#ccc", 1))
-    return charts.timeline_svg(170, plot, fixed, (0.0, k.ns / 1e3), "us")
+    fixed.append(line([(LEFT, 4), (LEFT, 166)], "#ccc", 1))
+    bounds = dict.fromkeys(step.bottleneck for step in k.program.steps)
+    fixed += [text(8, 206, "bound by"), *charts.legend(bounds, 196)]
+    return charts.timeline_svg(216, plot, fixed, (0.0, k.ns / 1e3), "us", 26)

@@ -64,6 +64,8 @@ def _read(source: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 class Module:
+    """A KTIR module that was read and verified: run it, compile it, explain it."""
+
     def __init__(self, op: ModuleOp, name: str, options: Options, notes: tuple[str, ...] = ()) -> None:
         self.op = op
         self.name = name

@@ -126,6 +126,7 @@ def compile_blocks(model: nn.Module, **options: Any) -> nn.Module:
 
 
 def restore_blocks(model: nn.Module) -> nn.Module:
+    """Undoes `compile_blocks`."""
     outer = model.__dict__.get("forward")
     if hasattr(outer, "restore"):
         outer.restore()

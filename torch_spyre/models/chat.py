@@ -230,6 +230,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """``spyre chat`` with these arguments; returns its exit status."""
     parser = make_parser()
     args = parser.parse_args(argv)
     if args.json and not args.prompt:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_JOBPLAN_NAMES = ("JobPlan", "launch_jobplan", "launch_kernel", "prepare_kernel")
+__all__ = ["JobPlan", "launch_jobplan", "launch_kernel", "prepare_kernel"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _JOBPLAN_NAMES:
+    if name in __all__:
         return getattr(importlib.import_module("torch_spyre.runtime.jobplan"), name)  # late: start-up
     raise AttributeError(f"module 'torch_spyre.runtime' has no attribute {name!r}")

@@ -20,6 +20,22 @@ void raise(const std::string& kind, const std::string& message) {
   throw error;
 }
 
+void warn_user(const std::string& message) {
+  if (!Py_IsInitialized()) {
+    TORCH_WARN(message);
+    return;
+  }
+  pybind11::gil_scoped_acquire gil;
+  try {
+    pybind11::module_::import("torch_spyre.logging_config").attr("warn_user")(message);
+  } catch (pybind11::error_already_set& e) {  // warnings that are errors
+    e.restore();
+    python_error error;
+    error.persist();
+    throw error;
+  }
+}
+
 namespace {
 
 /// A message about a running program gets a line that says how to reproduce its kernel.

@@ -13,6 +13,9 @@ namespace spyre {
 /// The same for an error of the card; OutOfMemory becomes torch.OutOfMemoryError.
 [[noreturn]] void raise(const card::Error& error);
 
+/// A Python warning that names the user's line; throws if warnings are errors.
+void warn_user(const std::string& message);
+
 /// Calls into the card through this: its errors leave as Python exceptions.
 template <typename F>
 decltype(auto) on_card(F&& f) {

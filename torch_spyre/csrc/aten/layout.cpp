@@ -22,6 +22,10 @@
 namespace spyre {
 namespace {
 
+constexpr char kInt64Downcast[] =
+    "Spyre does not support int64: values are stored as int32, and one outside int32 raises; "
+    "TORCH_SPYRE_DOWNCAST_WARN=0 or torch.spyre.set_downcast_warning(False) switches this warning off";
+
 struct FormatRow {
   const char* name;
   int64_t bytes, elems;
@@ -178,9 +182,8 @@ void check_supported(c10::ScalarType dtype) {
 }
 
 void warn_int64_downcast() {
-  if (downcast_warning()) {
-    TORCH_WARN_ONCE("Spyre does not support int64: values are stored as int32, and one outside int32 raises");
-  }
+  static std::atomic<bool> warned{false};
+  if (downcast_warning() && !warned.exchange(true)) warn_user(kInt64Downcast);
 }
 
 bool downcast_warning() { return warning_flag().load(); }

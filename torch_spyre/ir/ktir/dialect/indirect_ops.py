@@ -183,10 +183,12 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
                 return False, [collector.parse_expr()]
             if not marked:
                 older_spelling(parser, "an index view as a subscript without ind(...)")
-            in_parens = parser.parse_optional_punctuation("(") is not None
+            if marked:
+                parser.parse_punctuation("(")
+            in_parens = marked or parser.parse_optional_punctuation("(") is not None
             views.append(parser.parse_unresolved_operand())
             exprs = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, collector.parse_expr)
-            if in_parens or marked:
+            if in_parens:
                 parser.parse_punctuation(")")
             return True, exprs
 
