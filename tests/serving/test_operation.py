@@ -156,8 +156,8 @@ def resident() -> int:
 def test_pages_go_to_the_host_and_back(folder: Path) -> None:
     from vllm import LLM
 
-    # 5 pages of 64 KiB on the card, one of which is not for requests: each prompt drives the others away.
-    llm = LLM(str(folder), kv_cache_memory_bytes=5 * (64 << 10), kv_offloading_size=0.01, **LIMITS)
+    # 5 pages of 32 KiB on the card, one of which is not for requests: each prompt drives the others away.
+    llm = LLM(str(folder), kv_cache_memory_bytes=5 * (32 << 10), kv_offloading_size=0.01, **LIMITS)
     model = runner_of(llm).on_card
     assert model.pages == 5
     prompts = [[start, *range(60, 180)] for start in (20, 21, 22)]
