@@ -48,8 +48,8 @@ def onto_card(model: nn.Module, device: torch.device) -> None:
 
 
 def off_card(model: nn.Module, keep: bool) -> None:
-    """The inverse of `onto_card`, in place. Without `keep`, parameters are dropped: the checkpoint has them. Buffers never
-    are: vLLM shares some, such as those of positions, with models that it makes later."""
+    """The inverse of `onto_card`, in place. Without `keep`, parameters are dropped: the checkpoint has them. Buffers
+    are not: vLLM shares some, such as those of positions, with models that it makes later."""
     done: dict[int, torch.Tensor] = {}
     kept: list[torch.Tensor] = []
 
