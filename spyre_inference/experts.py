@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +14,11 @@ from spyre_inference.vllm_api import FusedTopKRouter, MoERunner
 from torch_spyre.errors import UnsupportedOp
 from torch_spyre.ops.kernels.experts import chosen_experts, experts
 
-_BETWEEN = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+_BETWEEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
 
 
 class CardExperts(MoERunner):

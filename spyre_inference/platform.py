@@ -87,11 +87,12 @@ class SpyrePlatform(CpuPlatform):
                 "this plugin is written for vLLM %s, and %s is installed", vllm_api.VLLM_VERSION, installed
             )
         refuse(vllm_config)
-        if vllm_config.kv_transfer_config is not None:
-            vllm_config.kv_transfer_config.kv_connector_extra_config.update(
-                spec_name="CardOffloadingSpec", spec_module_path="spyre_inference.offload"
-            )
         cache = vllm_config.cache_config
+        if cache.kv_offloading_size is not None and vllm_config.kv_transfer_config is None:
+            vllm_config.kv_transfer_config = vllm_api.KVTransferConfig()
+        if vllm_config.kv_transfer_config is not None:  # vLLM goes on with it
+            where = {"spec_name": "CardOffloadingSpec", "spec_module_path": "spyre_inference.offload"}
+            vllm_config.kv_transfer_config.kv_connector_extra_config.update(where)
         given = cache.user_specified_block_size
         if given and cache.block_size != PAGE:
             raise UnsupportedOp(f"--block-size {cache.block_size}: the card's pages have {PAGE} keys")

@@ -32,6 +32,8 @@ def _reasons(config: Any) -> Iterator[tuple[str, str]]:
     transfer = config.kv_transfer_config
     if transfer is not None and transfer.kv_connector != "OffloadingConnector":
         yield f"the connector {transfer.kv_connector!r}", "pages go to this host alone: --kv-offloading-size"
+    if cache.kv_offloading_size is not None and cache.kv_offloading_backend != "native":
+        yield f"--kv-offloading-backend {cache.kv_offloading_backend}", "pages go to this host alone: 'native' works"
     if model is None:
         return
     if model.is_multimodal_model:

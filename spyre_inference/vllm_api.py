@@ -25,21 +25,27 @@ _WHERE = {
     "AttentionType": "vllm.v1.attention.backend",
     "BaseLayerWithLoRA": "vllm.lora.layers.base",
     "BaseLinearLayerWithLoRA": "vllm.lora.layers.base_linear",
-    "CPUModelRunner": "vllm.v1.worker.cpu_model_runner",
-    "CPUOffloadingSpec": "vllm.v1.kv_offload.cpu.spec",
-    "CPUWorker": "vllm.v1.worker.cpu_worker",
+    "clear_layer_kv_caches": "vllm.v1.worker.utils",
     "CommonAttentionMetadata": "vllm.v1.attention.backend",
     "CompilationMode": "vllm.config",
     "CompilationTimes": "vllm.v1.worker.worker_base",
+    "cpu_worker": "vllm.v1.worker.cpu_worker",
     "CpuCommunicator": "vllm.distributed.device_communicators.cpu_communicator",
+    "CPUModelRunner": "vllm.v1.worker.cpu_model_runner",
+    "CPUOffloadingSpec": "vllm.v1.kv_offload.cpu.spec",
     "CpuPlatform": "vllm.platforms.cpu",
+    "CPUWorker": "vllm.v1.worker.cpu_worker",
     "EncoderOnlyAttentionSpec": "vllm.v1.kv_cache_interface",
     "EngineArgs": "vllm.engine.arg_utils",
     "FP8ScaledMMLinearKernel": "vllm.model_executor.kernels.linear.scaled_mm.ScaledMMLinearKernel",
     "FusedTopKRouter": "vllm.model_executor.layers.fused_moe.router.fused_topk_router",
+    "get_forward_context": "vllm.forward_context",
+    "init_logger": "vllm.logger",
     "Int8ScaledMMLinearKernel": "vllm.model_executor.kernels.linear.scaled_mm.ScaledMMLinearKernel",
     "KVCacheConfig": "vllm.v1.kv_cache_interface",
     "KVCacheLayout": "vllm.v1.kv_cache_interface",
+    "KVTransferConfig": "vllm.config",
+    "linear_kernels": "vllm.model_executor.kernels.linear",
     "LinearBase": "vllm.model_executor.layers.linear",
     "LogitsProcessorWithLoRA": "vllm.lora.layers.logits_processor",
     "MoERunner": "vllm.model_executor.layers.fused_moe.runner.moe_runner",
@@ -49,34 +55,26 @@ _WHERE = {
     "PlatformEnum": "vllm.platforms.interface",
     "Pooler": "vllm.model_executor.layers.pooler",
     "PunicaWrapperCPU": "vllm.lora.punica_wrapper.punica_cpu",
+    "register_backend": "vllm.v1.attention.backends.registry",
     "RMSNorm": "vllm.model_executor.layers.layernorm",
     "RotaryEmbeddingBase": "vllm.model_executor.layers.rotary_embedding.base",
-    "VocabParallelEmbeddingWithLoRA": "vllm.lora.layers.vocab_parallel_embedding",
-    "VocabParallelEmbedding": "vllm.model_executor.layers.vocab_parallel_embedding",
-    "clear_layer_kv_caches": "vllm.v1.worker.utils",
-    "cpu_worker": "vllm.v1.worker",
-    "get_forward_context": "vllm.forward_context",
-    "get_layers_from_vllm_config": "vllm.config",
-    "TOKEN_TYPE_SHIFT": "vllm.model_executor.models.bert",
     "SamplerOutput": "vllm.v1.outputs",
-    "TransferResult": "vllm.v1.kv_offload.base",
-    "UsageContext": "vllm.usage.usage_lib",
-    "init_logger": "vllm.logger",
-    "linear_kernels": "vllm.model_executor.kernels.linear",
-    "register_backend": "vllm.v1.attention.backends.registry",
     "set_current_vllm_config": "vllm.config",
     "set_random_seed": "vllm.utils.torch_utils",
+    "TOKEN_TYPE_SHIFT": "vllm.model_executor.models.bert",
+    "TransferResult": "vllm.v1.kv_offload.base",
+    "UsageContext": "vllm.usage.usage_lib",
+    "VocabParallelEmbedding": "vllm.model_executor.layers.vocab_parallel_embedding",
+    "VocabParallelEmbeddingWithLoRA": "vllm.lora.layers.vocab_parallel_embedding",
 }
 
-_MODULES = ("linear_kernels",)
+_MODULES = ("cpu_worker", "linear_kernels")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(_WHERE[name])
-    if name == "cpu_worker":
-        return import_module(f"{_WHERE[name]}.{name}")
     return module if name in _MODULES else getattr(module, name)
 
 

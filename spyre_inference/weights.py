@@ -48,7 +48,8 @@ def onto_card(model: nn.Module, device: torch.device) -> None:
 
 
 def off_card(model: nn.Module, keep: bool) -> None:
-    """The inverse of `onto_card`, in place. `keep` is whether the host gets what the card had."""
+    """The inverse of `onto_card`, in place. Without `keep`, parameters are dropped: the checkpoint has them. Buffers
+    are not: vLLM shares some, such as those of positions, with models that it makes later."""
     done: dict[int, torch.Tensor] = {}
     kept: list[torch.Tensor] = []
 
@@ -57,8 +58,9 @@ def off_card(model: nn.Module, keep: bool) -> None:
             return x
         if id(x) not in done:
             kept.append(x)
-            data = x.detach().cpu() if keep else torch.empty(0)
-            done[id(x)] = nn.Parameter(data, requires_grad=False) if isinstance(x, nn.Parameter) else data
+            parameter = isinstance(x, nn.Parameter)
+            data = x.detach().cpu() if keep or not parameter else torch.empty(0, dtype=x.dtype)
+            done[id(x)] = nn.Parameter(data, requires_grad=False) if parameter else data
         return done[id(x)]
 
     for owner in model.modules():

@@ -68,7 +68,7 @@ def test_two_adapters_in_one_batch(models: tuple[Path, list[Any]]) -> None:
 
     folder, references = models
     llm = LLM(
-        str(folder), skip_tokenizer_init=True, max_model_len=128, max_num_seqs=4, max_num_batched_tokens=64,
+        str(folder), skip_tokenizer_init=True, max_model_len=128, max_num_seqs=4, max_num_batched_tokens=16,
         kv_cache_memory_bytes=16 << 20, enable_lora=True, max_loras=2, max_lora_rank=8,
     )  # fmt: skip
     requests = [None, *(LoRARequest(f"a{n}", n, str(folder / f"adapter{n}")) for n in (1, 2))]

@@ -33,7 +33,7 @@ def test_a_random_llama_on_two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyP
     reference.half().save_pretrained(tmp_path)
     reference.float()
     llm = LLM(
-        str(tmp_path), skip_tokenizer_init=True, max_model_len=192, max_num_seqs=2, max_num_batched_tokens=32,
+        str(tmp_path), skip_tokenizer_init=True, max_model_len=192, max_num_seqs=2, max_num_batched_tokens=16,
         kv_cache_memory_bytes=16 << 20, tensor_parallel_size=2,
     )  # fmt: skip
     sampling = SamplingParams(temperature=0, max_tokens=6, logprobs=3, ignore_eos=True, detokenize=False)

@@ -19,7 +19,7 @@ SIZES = {
     "tie_word_embeddings": False,
 }  # fmt: skip
 LIMITS = {
-    "skip_tokenizer_init": True, "max_model_len": 128, "max_num_seqs": 2, "max_num_batched_tokens": 64, "seed": 0,
+    "skip_tokenizer_init": True, "max_model_len": 128, "max_num_seqs": 2, "max_num_batched_tokens": 16, "seed": 0,
 }  # fmt: skip
 
 
@@ -156,16 +156,16 @@ def resident() -> int:
 def test_pages_go_to_the_host_and_back(folder: Path) -> None:
     from vllm import LLM
 
-    # 5 pages of 64 KiB on the card, one of which is not for requests: each prompt drives the others away.
-    llm = LLM(str(folder), kv_cache_memory_bytes=5 * (64 << 10), kv_offloading_size=0.01, **LIMITS)
+    # 5 pages of 32 KiB on the card, one of which is not for requests: each prompt drives the others away.
+    llm = LLM(str(folder), kv_cache_memory_bytes=5 * (32 << 10), kv_offloading_size=0.01, **LIMITS)
     model = runner_of(llm).on_card
     assert model.pages == 5
-    prompts = [[start, *range(60, 180)] for start in (20, 21, 22)]
+    prompts = [[start, *range(60, 180)] for start in range(20, 28)]
     before = [made(llm, p, logprobs=0, max_tokens=4) for p in prompts]
     calls: list[int] = []
     write, model.write_pages = model.write_pages, lambda pages, values: (calls.append(len(pages)), write(pages, values))
     after = [made(llm, p, logprobs=0, max_tokens=4) for p in prompts]
-    assert sum(calls) >= len(prompts)
+    assert sum(calls) >= len(prompts) // 2
     assert [o.logprobs for o in after] == [o.logprobs for o in before]
     assert runner_of(llm).compiled_in_service == 0
 

@@ -80,7 +80,7 @@ def check(folder: Path, reference: Any, close: float, **options: Any) -> None:
     from vllm import LLM, SamplingParams
 
     llm = LLM(
-        str(folder), skip_tokenizer_init=True, max_model_len=128, max_num_seqs=2, max_num_batched_tokens=64,
+        str(folder), skip_tokenizer_init=True, max_model_len=128, max_num_seqs=2, max_num_batched_tokens=16,
         kv_cache_memory_bytes=16 << 20, **options,
     )  # fmt: skip
     sampling = SamplingParams(temperature=0, max_tokens=6, logprobs=3, ignore_eos=True, detokenize=False)
