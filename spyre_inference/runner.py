@@ -126,7 +126,7 @@ class SpyreModelRunner(CPUModelRunner):
         paged = PagedTables(**on_card)
 
         def forward() -> torch.Tensor:
-            self.current.tables = paged
+            self.current.tables = paged.located(PAGE)
             self.blocks.size = sizes
             return self.model(input_ids=ids, positions=positions, intermediate_tensors=None, inputs_embeds=None)
 
