@@ -205,7 +205,7 @@ class CardModel:
             inputs["adapters"] = torch.zeros(sizes.rows, self.slots, dtype=torch.float16).to(self.card)
 
         def forward() -> torch.Tensor:
-            self.current.tables = paged
+            self.current.tables = paged.located(self.page)
             self.blocks.size = sizes
             if self.adapters is not None:
                 self.adapters.chosen = inputs["adapters"]

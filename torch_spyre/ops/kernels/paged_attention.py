@@ -11,7 +11,7 @@ depends on its own sequence alone, bit by bit: not on what else is in the batch,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,6 +29,16 @@ class PagedTables:
     limits: Tensor  # [N, tile]: position of the last key that a row sees, its own one if attention is causal
     pairs: Tensor  # [N, most pages of a sequence]: the pairs of each tile; one of its own again where it has fewer
     places: Tensor  # [T]: tile * tile size + place in the tile of each row
+    at: Tensor | None = None  # [W * page]: where each key of each pair lies; see `located`
+    away: Tensor | None = None  # [W, tile, page]: by how much each row follows each key; negative: it does not see it
+
+    def located(self, page: int) -> PagedTables:
+        """With what all layers of a step would work out anew otherwise."""
+        offsets = torch.arange(page, dtype=torch.int32, device=self.pages.device)
+        at = (self.pages[:, None] * page + offsets).reshape(-1)
+        keys = self.starts[:, None] + offsets
+        away = self.limits.index_select(0, self.tiles)[:, :, None] - keys[:, None, :]
+        return replace(self, at=at, away=away)
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,8 @@ def paged_attention(
     query: Tensor, keys: Tensor, values: Tensor, tables: PagedTables, form: Form, slopes: Tensor | None = None
 ) -> Tensor:
     """[T, heads, d] -> [T, heads, d of values]. `slopes` [heads] is ALiBi's."""
+    if tables.at is None:
+        tables = tables.located(form.page)
     heads, depth = query.shape[1:]
     shared, wide = values.shape[1:]
     group = heads // shared
@@ -64,13 +76,13 @@ def paged_attention(
     tiled = query.index_select(0, tables.tile_rows).view(count, rows, shared, group, depth) * form.scale
     tiled = tiled.permute(0, 2, 3, 1, 4).reshape(count, shared, group * rows, depth)
     queries = tiled.index_select(0, tables.tiles)
-    some_keys = keys.view(-1, form.page, shared, depth).index_select(0, tables.pages).permute(0, 2, 3, 1)
-    some_values = values.view(-1, form.page, shared, wide).index_select(0, tables.pages).permute(0, 2, 1, 3)
+    at, away = tables.at, tables.away
+    assert at is not None and away is not None
+    some_keys = keys.index_select(0, at).view(pairs, form.page, shared, depth).permute(0, 2, 3, 1)
+    some_values = values.index_select(0, at).view(pairs, form.page, shared, wide).permute(0, 2, 1, 3)
     scores = torch.matmul(queries, some_keys).view(pairs, shared, group, rows, form.page)
     if form.soft_cap:
         scores = form.soft_cap * torch.tanh(scores / form.soft_cap)
-    at = tables.starts[:, None] + torch.arange(form.page, dtype=torch.int32, device=query.device)
-    away = tables.limits.index_select(0, tables.tiles)[:, :, None] - at[:, None, :]
     if slopes is not None:
         scores = scores - slopes.view(shared, group, 1, 1) * away[:, None, None].to(scores.dtype)
     seen = away >= 0

@@ -143,6 +143,49 @@ inline bool gather_rectangle(const Indices& indices, const Rectangle<kTableViews
   return copy_loops(loops, transfer);
 }
 
+constexpr int64_t kCrossedTile = 64;
+
+/// A loop along which the table is dense and the indices do not vary, while the output is dense along the innermost one;
+/// -1 if there is none. Element by element, each of them would be a line of memory of its own.
+inline int crossed_loop(const Indices& indices, const Loops<kTableViews>& loops, int bytes) {
+  const int inner = loops.rank - 1;
+  if (inner < 1 || indices.masked || loops.stride[inner][0] != bytes) return -1;
+  for (int d = 0; d < inner; ++d) {
+    if (loops.extent[d] >= 8 && loops.stride[d][1] == bytes && indices.all_still(loops.stride[d] + 2)) return d;
+  }
+  return -1;
+}
+
+/// Moves runs of the table along loop `d`, a tile at a time, and transposes the tile into the output.
+inline bool gather_crossed(const Indices& indices, Loops<kTableViews> loops, int d, int bytes) {
+  const int64_t columns = loops.extent[d], out_row = loops.stride[d][0];
+  for (--loops.rank; d < loops.rank; ++d) {
+    loops.extent[d] = loops.extent[d + 1];
+    for (int k = 0; k < loops.operands; ++k) loops.stride[d][k] = loops.stride[d + 1][k];
+  }
+  const int inner = loops.rank - 1;
+  const int64_t n = loops.extent[inner], pitch = kCrossedTile * bytes;
+  const int64_t* step = loops.stride[inner];
+  alignas(64) std::byte tile[kCrossedTile * kCrossedTile * 8];
+  int64_t offset[kCrossedTile];
+  bool ok = true;
+  for_each_point(loops, inner, [&](std::byte* const* p) {
+    for (int64_t i = 0; ok && i < n; i += kCrossedTile) {
+      const int64_t m = min64(kCrossedTile, n - i);
+      ok = indices.resolve(p + 2, step + 2, i, m, offset);
+      for (int64_t c = 0; ok && c < columns; c += kCrossedTile) {
+        const int64_t width = min64(kCrossedTile, columns - c);
+        for (int64_t j = 0; j < m; ++j) {
+          const std::byte* from = p[1] + (i + j) * step[1] + offset[j] + c * bytes;
+          __builtin_memcpy(tile + j * pitch, from, static_cast<size_t>(width * bytes));
+        }
+        transpose(bytes, p[0] + i * bytes + c * out_row, out_row, tile, pitch, m, width);
+      }
+    }
+  });
+  return ok;
+}
+
 /// A row along which the indices vary: element by element.
 inline bool gather_row(const Indices& indices, const int64_t* step, int64_t n, const View& out, const View& table,
                        std::byte* const* p) {
@@ -165,6 +208,12 @@ bool gather(const Shape& shape, const View& out, const View& table, const TableI
     int n_outer;
     const Rectangle<kTableViews> r = rectangle_of(loops, &n_outer);
     const bool whole = indices.all_still(r.stride + 2);
+    const int bytes = format_bytes(table.format);
+    const int crossed = !whole && out.format == table.format ? crossed_loop(indices, loops, bytes) : -1;
+    if (crossed >= 0) {
+      ok = ok && gather_crossed(indices, loops, crossed, bytes);
+      return;
+    }
     const bool same = whole && indices.all_still(r.row_stride + 2) && !masked && out.format == table.format;
     const Transfer transfer(out.format, same ? table.format : out.format);
     for_each_point(loops, n_outer, [&](std::byte* const* p) {
