@@ -272,3 +272,17 @@ def test_llama_8b_decodes_at_the_speed_of_memory() -> None:
     assert found.token_ns > streamed / devices.load()["memory.bandwidth"], "faster than memory can be read"
     assert found.token_ns < 1.3 * streamed / devices.load()["memory.bandwidth"]
     assert coverage.checked_share(found.classes()) > 0.9
+
+
+def test_weights_of_eight_bits() -> None:
+    """A layer with codes streams half the bytes, and its memory is said."""
+    c = replace(configs.find("llama-3.1-8b"), layers=1, vocab=512)
+    request = passes.Request(1, 64, 1)
+    whole, codes = (model.predict(replace(c, weights=weights), request) for weights in ("fp16", "fp8"))
+    layers = [
+        next(b for p, b in found.blocks.items() if p.kind == "layer" and p.tokens == 1) for found in (whole, codes)
+    ]
+    assert 0.5 < layers[1].read_bytes / layers[0].read_bytes < 0.52
+    assert 0.5 < layers[1].ns / layers[0].ns < 0.7 and layers[1].transfers == 0
+    linear = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336)
+    assert whole.memory().weights - codes.memory().weights == linear

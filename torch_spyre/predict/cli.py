@@ -52,6 +52,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=1, help="sequences (default 1)")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of each prompt (default 512)")
     parser.add_argument("--decode", type=int, default=128, help="tokens to generate (default 128)")
+    parser.add_argument(
+        "--weights",
+        choices=("fp16", "fp8", "int8"),
+        default="fp16",
+        help="codes of eight bits in the linear layers but the head, routers and experts (default fp16)",
+    )
     parser.add_argument("--together", action="store_true", help="all prompts in one pass (default: one after another)")
     parser.add_argument("--layers", type=int, help="as if the model had so many layers")
     parser.add_argument("--cards", metavar="1,2,4,8", help="tensor parallel on so many cards; several: a sweep")
@@ -77,6 +83,7 @@ def _run(args: argparse.Namespace) -> int:
     config = configs.find(args.model)
     if args.layers is not None:
         config = config.with_layers(args.layers)
+    config = replace(config, weights=args.weights)
     name, points = _points(args)
     for point in points:
         shard(config, point.cards)  # says what does not divide before anything is compiled

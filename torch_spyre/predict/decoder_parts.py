@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch_spyre.predict.dimensions import ModelConfig
 
 DTYPE = torch.float16
+CODES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
 
 def empty(*size: int, device: str) -> Tensor:
@@ -24,6 +25,33 @@ def empty(*size: int, device: str) -> Tensor:
 
 def weight(*size: int, device: str) -> nn.Parameter:
     return nn.Parameter(empty(*size, device=device), requires_grad=False)
+
+
+class Codes(nn.Module):
+    """A weight of eight bits, whose output features have a scale each."""
+
+    def __init__(self, inputs: int, outputs: int, device: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        made = torch.empty(inputs, outputs, dtype=dtype, device=device)
+        self.weight = nn.Parameter(made, requires_grad=False)
+        self.register_buffer("scale", torch.empty(outputs, dtype=torch.float32, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x @ self.weight.to(x.dtype)) * self.scale).to(x.dtype)
+
+
+Matrix = nn.Parameter | Codes
+
+
+def matrix(inputs: int, outputs: int, device: str, weights: str) -> Matrix:
+    """`weights` as `ModelConfig.weights`."""
+    if weights in CODES:
+        return Codes(inputs, outputs, device, CODES[weights])
+    return weight(inputs, outputs, device=device)
+
+
+def product(x: Tensor, by: Matrix) -> Tensor:
+    return by(x) if isinstance(by, Codes) else x @ by
 
 
 class Norm(nn.Module):
@@ -57,10 +85,10 @@ class Attention(nn.Module):
         super().__init__()
         self.c = c
         queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
-        self.q = weight(c.hidden, queries, device=device)
-        self.k = weight(c.hidden, keys, device=device)
-        self.v = weight(c.hidden, keys, device=device)
-        self.o = weight(queries, c.hidden, device=device)
+        self.q = matrix(c.hidden, queries, device, c.weights)
+        self.k = matrix(c.hidden, keys, device, c.weights)
+        self.v = matrix(c.hidden, keys, device, c.weights)
+        self.o = matrix(queries, c.hidden, device, c.weights)
         if c.attention_bias:
             self.q_bias = weight(queries, device=device)
             self.k_bias = weight(keys, device=device)
@@ -78,7 +106,7 @@ class Attention(nn.Module):
         return self.attend(q, k, v, *inputs)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = x @ self.q, x @ self.k, x @ self.v
+        q, k, v = product(x, self.q), product(x, self.k), product(x, self.v)
         if self.c.attention_bias:
             q, k, v = q + self.q_bias, k + self.k_bias, v + self.v_bias
         return q, k, v
@@ -87,7 +115,7 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> Tensor:
         c = self.c
-        found = self.core(q, k, v, cos, sin, mask, keys, values) @ self.o
+        found = product(self.core(q, k, v, cos, sin, mask, keys, values), self.o)
         return found + self.o_bias if c.biases else found
 
     def core(
@@ -114,23 +142,23 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, c: ModelConfig, device: str, width: int = 0) -> None:
+    def __init__(self, c: ModelConfig, device: str, width: int = 0, weights: str = "") -> None:
         super().__init__()
         self.c = c
-        width = width or c.intermediate
-        self.up = weight(c.hidden, width, device=device)
-        self.down = weight(width, c.hidden, device=device)
+        width, weights = width or c.intermediate, weights or c.weights
+        self.up = matrix(c.hidden, width, device, weights)
+        self.down = matrix(width, c.hidden, device, weights)
         self.up_bias = weight(width, device=device) if c.biases else None
         self.down_bias = weight(c.hidden, device=device) if c.biases else None
         if c.gated:
-            self.gate = weight(c.hidden, width, device=device)
+            self.gate = matrix(c.hidden, width, device, weights)
 
     def forward(self, x: Tensor) -> Tensor:
         act = F.silu if self.c.activation == "silu" else _gelu
-        up = x @ self.up
+        up = product(x, self.up)
         if self.up_bias is not None:
             up = up + self.up_bias
-        found = (act(x @ self.gate) * up if self.c.gated else act(up)) @ self.down
+        found = product(act(product(x, self.gate)) * up if self.c.gated else act(up), self.down)
         return found if self.down_bias is None else found + self.down_bias
 
 
@@ -211,7 +239,7 @@ class Expert(nn.Module):
 
     def __init__(self, c: ModelConfig, device: str) -> None:
         super().__init__()
-        self.mlp = Mlp(c, device)
+        self.mlp = Mlp(c, device, weights="fp16")  # stacked weights are not quantised
 
     def forward(self, x: Tensor, tokens: Tensor, share: Tensor, out: Tensor) -> Tensor:
         if len(tokens) == len(x):  # all of them

@@ -31,8 +31,10 @@ class Mamba:
 
     def parameters(self, hidden: int) -> int:
         channels = self.inner + self.shared_channels
-        projections = hidden * (self.inner + channels + self.heads) + self.inner * hidden
-        return projections + channels * (self.conv + 1) + 3 * self.heads + self.inner
+        return self.projections(hidden) + channels * (self.conv + 1) + 3 * self.heads + self.inner
+
+    def projections(self, hidden: int) -> int:
+        return hidden * (2 * self.inner + self.shared_channels + self.heads) + self.inner * hidden
 
     @property
     def cache_elements(self) -> int:
@@ -73,6 +75,7 @@ class ModelConfig:
     biases: bool = False  # of what leaves attention, and of the MLP
     shared: int = 0  # width of an MLP that all tokens use beside the experts
     mamba: Mamba | None = None
+    weights: str = "fp16"  # or fp8, int8: of the linear layers but the head, routers and experts
 
     def with_layers(self, layers: int) -> ModelConfig:
         """As if the model had so many layers, of each kind about the same share."""
@@ -136,6 +139,17 @@ class ModelConfig:
         if self.mamba:
             mixers += self.mamba.layers * self.mamba.parameters(self.hidden)
         return mixers + self.layers * self.feed_forward_parameters + tables + self.norm_parameters
+
+    @property
+    def weight_bytes(self) -> int:
+        if self.weights == "fp16":
+            return 2 * self.parameters
+        queries, width = self.heads * self.head_dim, (self.heads + 2 * self.kv_heads) * self.head_dim
+        mlp = (3 if self.gated else 2) * self.hidden * ((0 if self.experts else self.intermediate) + self.shared)
+        codes = self.attention_layers * self.hidden * (width + queries) + self.layers * mlp
+        if self.mamba:
+            codes += self.mamba.layers * self.mamba.projections(self.hidden)
+        return 2 * self.parameters - codes
 
     def cache_elements(self, tokens: int) -> int:
         """K and V of one sequence, and the states of Mamba layers."""

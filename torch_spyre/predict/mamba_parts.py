@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torch_spyre.predict.decoder_parts import weight
+from torch_spyre.predict.decoder_parts import matrix, product, weight
 from torch_spyre.predict.dimensions import ModelConfig
 
 
@@ -36,10 +36,10 @@ class Scan(nn.Module):
         super().__init__()
         assert c.mamba is not None
         self.m = m = c.mamba
-        self.gate = weight(c.hidden, m.inner, device=device)
-        self.values = weight(c.hidden, m.inner, device=device)
-        self.b_and_c = weight(c.hidden, m.shared_channels, device=device)
-        self.steps = weight(c.hidden, m.heads, device=device)
+        self.gate = matrix(c.hidden, m.inner, device, c.weights)
+        self.values = matrix(c.hidden, m.inner, device, c.weights)
+        self.b_and_c = matrix(c.hidden, m.shared_channels, device, c.weights)
+        self.steps = matrix(c.hidden, m.heads, device, c.weights)
         self.steps_bias, self.decay, self.skip = (weight(m.heads, device=device) for _ in range(3))
         self.conv_values = Convolution(m.conv, m.inner, device)
         self.conv_b_and_c = Convolution(m.conv, m.shared_channels, device)
@@ -48,11 +48,11 @@ class Scan(nn.Module):
         """`causal`, (chunk, chunk), is 0 where a token sees another and -inf elsewhere. Changes the three states."""
         m = self.m
         tokens = x.shape[1]
-        values = self.conv_values(x @ self.values, before)
-        b, c = self.conv_b_and_c(x @ self.b_and_c, before_b_and_c).split(m.groups * m.state, -1)
-        steps = F.softplus(x @ self.steps + self.steps_bias)
+        values = self.conv_values(product(x, self.values), before)
+        b, c = self.conv_b_and_c(product(x, self.b_and_c), before_b_and_c).split(m.groups * m.state, -1)
+        steps = F.softplus(product(x, self.steps) + self.steps_bias)
         found = (self._chunks if tokens > 1 else self._one)(values, b, c, steps, state, causal)
-        return found * F.silu(x @ self.gate)
+        return found * F.silu(product(x, self.gate))
 
     def _one(self, values: Tensor, b: Tensor, c: Tensor, steps: Tensor, state: Tensor, causal: Tensor) -> Tensor:
         m = self.m
@@ -109,13 +109,13 @@ class Mixer(nn.Module):
         assert c.mamba is not None
         self.scan = Scan(c, device)
         self.norm = weight(c.mamba.inner, device=device)
-        self.out = weight(c.mamba.inner, c.hidden, device=device)
+        self.out = matrix(c.mamba.inner, c.hidden, device, c.weights)
 
     def forward(self, x: Tensor, *states: Tensor) -> Tensor:
         found = self.scan(x, *states)
         groups = self.scan.m.groups
         normed = _normed(found) if groups == 1 else _normed(found.unflatten(-1, (groups, -1))).flatten(-2)
-        return normed * self.norm @ self.out
+        return product(normed * self.norm, self.out)
 
 
 def _normed(x: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ class Memory:
 
 
 def memory(whole: ModelConfig, request: Request, cards: int = 1) -> Memory:
-    """Bytes on each card, before compiling: fp16 weights, the longest cache, and roughly the results of the prefill."""
+    """Bytes on each card, before compiling: weights, the longest cache, and roughly the results of the prefill."""
     c = shard(whole, cards)
     sequences = request.batch if request.together else 1
     tokens = sequences * request.prompt
@@ -118,7 +118,7 @@ def memory(whole: ModelConfig, request: Request, cards: int = 1) -> Memory:
     width = max(c.intermediate, c.mamba.inner if c.mamba else 0)
     live = tokens * (2 * c.hidden + 2 * width) + 2 * scores
     cache = request.batch * c.cache_elements(request.longest)
-    return Memory(c.parameters * HALF, cache * HALF, live * HALF)
+    return Memory(c.weight_bytes, cache * HALF, live * HALF)
 
 
 def enough_cards(c: ModelConfig, request: Request) -> int | None:

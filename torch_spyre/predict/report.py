@@ -54,7 +54,7 @@ def _headline(p: Prediction) -> str:
     prompt_rate = r.batch * r.prompt * 1e9 / p.first_token_ns
     each = " on each card" if p.cards > 1 else ""
     rows = [
-        ("model", f"{c.name}: {c.parameters / 1e9:.2f} billion parameters, fp16"),
+        ("model", f"{c.name}: {c.parameters / 1e9:.2f} billion parameters, {c.weights}"),
         *([("cards", f"{p.cards}, tensor parallel")] if p.cards > 1 else []),
         ("request", f"batch {r.batch}, prompt {r.prompt}{', together' if r.together else ''}, {r.decode} tokens"),
         ("time to first token", f"{_ms(p.first_token_ns)}  ({prompt_rate:.0f} prompt tokens/s)"),
@@ -144,6 +144,7 @@ def data(p: Prediction) -> dict[str, object]:
     ]
     return {
         "cards": p.cards,
+        "weights": p.config.weights,
         "batch": r.batch,
         "prompt": r.prompt,
         "decode": r.decode,

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torch_spyre.predict.decoder_parts import Attention, Mlp, Router, norm_of, weight
+from torch_spyre.predict.decoder_parts import Attention, Mlp, Router, matrix, norm_of, product, weight
 from torch_spyre.predict.dimensions import ModelConfig
 from torch_spyre.predict.mamba_parts import Mixer, Scan
 
@@ -152,10 +152,10 @@ class OutSegment(nn.Module):
         assert c.mamba is not None
         self.cards = cards
         self.norm = weight(c.mamba.inner, device=device)
-        self.out = weight(c.mamba.inner, c.hidden, device=device)
+        self.out = matrix(c.mamba.inner, c.hidden, device, c.weights)
 
     def forward(self, found: Tensor, squares: Tensor) -> Tensor:
-        return found * torch.rsqrt(squares[..., None] / self.cards + 1e-5) * self.norm @ self.out
+        return product(found * torch.rsqrt(squares[..., None] / self.cards + 1e-5) * self.norm, self.out)
 
 
 class MlpSegment(nn.Module):
