@@ -77,7 +77,10 @@ CASES: dict[str, Callable[[], tuple[Callable[..., object], list[Tensor]]]] = {
     "part of a tensor that exists": lambda: (into_part, [half(8, 64), half(8, 30)]),
     "joined inside a stick": lambda: (lambda a, b: torch.cat([a, b], 1), [half(8, 100), half(8, 50)]),
     "decode step": lambda: (cached_step, [half(1, 256), half(256, 256), half(1, 4, 64, 64), torch.tensor([7])]),
-    "rows of a tied table": lambda: (lambda w, i, x: w[i] + x, [half(64, 128), torch.tensor([[3, 0], [63, 9]]), half(128)]),
+    "rows of a tied table": lambda: (
+        lambda w, i, x: w[i] + x,
+        [half(64, 128), torch.tensor([[3, 0], [63, 9]]), half(128)],
+    ),
     "positions": lambda: (lambda x: torch.where(torch.arange(40, device=x.device) < 17, x, -x), [half(3, 40)]),
     "top 2": lambda: (lambda x: torch.topk(x, 2, -1), [half(30, 8)]),
     "one matrix for a batch": lambda: (lambda a, b: a.expand(3, 16, 64) @ b, [half(1, 16, 64), half(3, 64, 64)]),
@@ -130,7 +133,7 @@ def test_positions_are_an_argument_with_a_file(tmp_path: Path) -> None:
     write_steps(plan.kernel, tmp_path)
     (constant,) = (a for a in steps.load(tmp_path).arguments if a["role"] == "constant")
     assert np.array_equal(np.fromfile(tmp_path / constant["file"], np.int32)[:40], np.arange(40))
-    with pytest.raises(Exception, match="argument 0 .* is missing"):
+    with pytest.raises(Exception, match=r"argument 0 .* is missing"):
         steps.run(tmp_path, [])
 
 

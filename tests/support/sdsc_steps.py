@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers: a graph planned as it likes and for SuperDSC, both run over the same bytes of its inputs, results compared."""
+"""Helpers: a graph planned ordinarily and for SuperDSC, both run on the same bytes, results compared."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compiled(graph_json: str, inputs: Described, for_sdsc: bool) -> tuple[Plan, 
 
 
 def places(layout: Layout, offsets: np.ndarray) -> np.ndarray:
-    """Element of the device tensor that holds each host element: dims take what their stride divides, large ones first."""
+    """Element of the device tensor that holds each host element: dims take what their stride divides, large first."""
     pitches = [int(np.prod(layout.device_size[i + 1 :])) for i in range(len(layout.device_size))]
     found, rest = np.zeros_like(offsets), offsets.copy()
     axes = [i for i, (stride, size) in enumerate(layout.axes()) if stride > 0 and size > 1]
@@ -110,14 +110,15 @@ def compare(graph_json: str, inputs: Described, folder: Path) -> tuple[Steps, li
     want = _run(ordinary, program, _arguments(ordinary, given), numbers)
     got = steps.run(folder, _arguments(limited, given, sticks))
     written = {n.output.buffer for n in ordinary.graph.nodes}
-    differ = []
+    differ, computed = [], False
     place = {a.name: i for i, a in enumerate(limited.kernel.args)}
     for i, arg in enumerate(ordinary.kernel.args):
         if arg.name not in written or arg.role == "pool":
             continue
-        assert any(want[i]), f"{arg.name} is all zeros"
+        computed |= any(want[i])
         a = elements(ordinary.graph.buffers[arg.name], want[i])
         b = elements(limited.graph.buffers[arg.name], got[place[arg.name]])
         if not np.array_equal(a, b):
             differ.append(f"{arg.name}: {int((a != b).sum())} of {a.size} elements")
+    assert computed, "all results are zeros"
     return made, differ, (program.program.duration_ns / 1e3, other.program.duration_ns / 1e3)

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_all(args: argparse.Namespace) -> int:
     status, records = 0, []
-    for path in [bundle for path in args.files for bundle in _bundles(path)]:
+    for path in [bundle for given in args.files for bundle in _bundles(given)]:
         try:
             found = args.run(load(path), args)
             status = max(status, found.status)
