@@ -45,7 +45,7 @@ from torch_spyre.ir.superdsc.vocabulary import CLOSEST
 from torch_spyre.numerics import priority
 from torch_spyre.numerics.models import Runner, _on_card
 from torch_spyre.runtime import cache
-from torch_spyre.sdsc import cli, steps
+from torch_spyre.sdsc import cli, run_steps
 
 
 def half(*size: int) -> Tensor:
@@ -110,7 +110,7 @@ def test_bundles_give_the_bits_of_the_ordinary_plan(name: str, tmp_path: Path) -
         made, differ, _ = compare(graph, inputs, tmp_path / str(i))
         assert not differ
         assert not made.wordless
-        for bundle in steps.load(tmp_path / str(i)).bundles():
+        for bundle in run_steps.load(tmp_path / str(i)).bundles():
             bundle.verify()
             assert not any(step.sdsc.last_sizes for step in bundle.steps), "slices of one size"
 
@@ -131,10 +131,10 @@ def test_positions_are_an_argument_with_a_file(tmp_path: Path) -> None:
     (case,) = on_card("positions")
     plan, _ = compiled_as(*case, replace(ordinary(), for_sdsc=True))
     write_steps(plan.kernel, tmp_path)
-    (constant,) = (a for a in steps.load(tmp_path).arguments if a["role"] == "constant")
+    (constant,) = (a for a in run_steps.load(tmp_path).arguments if a["role"] == "constant")
     assert np.array_equal(np.fromfile(tmp_path / constant["file"], np.int32)[:40], np.arange(40))
     with pytest.raises(Exception, match=r"argument 0 .* is missing"):
-        steps.run(tmp_path, [])
+        run_steps.run(tmp_path, [])
 
 
 def test_positions_have_the_sticks_of_the_result() -> None:
@@ -214,5 +214,5 @@ def test_every_kernel_of_the_priority_models(name: str, tmp_path: Path) -> None:
         assert not differ
         unlisted = {(op.op, reason) for op, reason in made.wordless if op.op not in CLOSEST}
         assert not unlisted
-        for bundle in steps.load(tmp_path / str(i)).bundles():
+        for bundle in run_steps.load(tmp_path / str(i)).bundles():
             bundle.verify()

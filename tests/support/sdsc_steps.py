@@ -21,7 +21,7 @@ from torch_spyre._inductor.tilegraph.graph import Graph
 from torch_spyre.ir.superdsc import arrays
 from torch_spyre.ir.superdsc.steps import Steps, write_steps
 from torch_spyre.repro import random_inputs
-from torch_spyre.sdsc import steps
+from torch_spyre.sdsc import run_steps
 
 Described = Sequence[tuple[Any, ...]]
 
@@ -108,7 +108,7 @@ def compare(graph_json: str, inputs: Described, folder: Path) -> tuple[Steps, li
         for v, f in zip(numbers, limited.kernel.scalars, strict=True)
     ]
     want = _run(ordinary, program, _arguments(ordinary, given), numbers)
-    got = steps.run(folder, _arguments(limited, given, sticks))
+    got = run_steps.run(folder, _arguments(limited, given, sticks))
     written = {n.output.buffer for n in ordinary.graph.nodes}
     differ, computed = [], False
     place = {a.name: i for i, a in enumerate(limited.kernel.args)}
