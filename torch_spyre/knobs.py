@@ -220,7 +220,7 @@ TABLE: tuple[Knob, ...] = (
          "cut the inner dim of a small matmul over idle cores; if not (serving), a row's bits depend on no other row",
          "compiler", "active"),
     Knob("plan", "SPYRE_PLAN", str, "card",
-         "what plans may use: all that the card can do, or only what SuperDSC can say, so that every kernel has bundles",
+         "what plans may use: all that the card does, or only what SuperDSC can say, so that every kernel has bundles",
          "compiler", "active", choices=("card", "sdsc")),
     Knob("errata", "SPYRE_ERRATA", str, "none",
          "deviations of the real card to reproduce: exp (of 16 bits, never below 2^-24) or none", "compiler", "active",

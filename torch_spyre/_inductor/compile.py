@@ -42,9 +42,7 @@ def _specs(inputs: Sequence[tuple[Any, ...]]) -> list[InputSpec]:
     return [InputSpec(Layout(*d[:3]), *d[3:]) if d else InputSpec(None) for d in inputs]
 
 
-def _fitting(
-    graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions
-) -> tuple[Plan, Any, Any]:
+def _fitting(graph: Graph, specs: Sequence[InputSpec], displaced: bool, options: PlanOptions) -> tuple[Plan, Any, Any]:
     """Plan, module and program. Plans are tried in this order, each where the one before cannot be done:
 
     1. as the planner likes it, with a share of LX for the back end that grows as it asks for more;

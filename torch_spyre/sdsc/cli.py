@@ -20,7 +20,7 @@ from torch_spyre import command_line
 from torch_spyre.errors import InvalidArgument, SpyreError, exit_status
 from torch_spyre.ir.superdsc.bundle import Bundle, load
 from torch_spyre.ktir.cli import add_forms, parse
-from torch_spyre.sdsc import steps
+from torch_spyre.sdsc import run_steps
 
 if TYPE_CHECKING:
     from torch_spyre.sdsc.slots import Launch
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_all(args: argparse.Namespace) -> int:
     status, records = 0, []
-    for path in [bundle for path in args.files for bundle in _bundles(path)]:
+    for path in [bundle for given in args.files for bundle in _bundles(given)]:
         try:
             found = args.run(load(path), args)
             status = max(status, found.status)
@@ -63,9 +63,9 @@ def _run_all(args: argparse.Namespace) -> int:
 
 def _bundles(path: str) -> list[str]:
     """A path, or the bundles of the kernel whose steps it lists."""
-    if not (Path(path) / steps.FILE).is_file():
+    if not (Path(path) / run_steps.FILE).is_file():
         return [path]
-    return [str(Path(path) / s["bundle"]) for s in steps.load(path).steps if "bundle" in s]
+    return [str(Path(path) / s["bundle"]) for s in run_steps.load(path).steps if "bundle" in s]
 
 
 def _one_by_one(words: Sequence[str]) -> list[str]:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_spyre._inductor.planning.plan_options import PlanOptions
 from torch_spyre.ir.superdsc import writer
-from torch_spyre.ir.superdsc.steps import Steps, write_steps
+from torch_spyre.ir.superdsc.steps import Steps, in_steps, write_steps
 
 if TYPE_CHECKING:
     from torch_spyre._inductor.debug.inspect import KernelRecord
@@ -18,13 +17,41 @@ if TYPE_CHECKING:
 REPORT = "report.txt"
 
 
-def write(entry: KernelRecord, inputs: Sequence[tuple[Any, ...]], folder: Path) -> None:
+@dataclass(frozen=True)
+class Cost:
+    """A plan for SuperDSC beside the ordinary one: time on the card in us, and ops."""
+
+    steps: Steps
+    us: float
+    ordinary_us: float
+    ordinary_ops: int
+
+    @property
+    def bundles(self) -> int:
+        return sum(step.is_bundle for step in self.steps.steps)
+
+    @property
+    def ops(self) -> int:
+        return len(self.steps.kernel.ops)
+
+    def text(self, name: str) -> str:
+        wordless = self.steps.wordless
+        lines = [
+            f"{name}: {self.bundles} bundle{'s' * (self.bundles != 1)}; {len(wordless)} of {self.ops} ops between them",
+            f"card time: {self.us:.1f} us, {self.ordinary_us:.1f} us without the restriction "
+            f"({self.us / self.ordinary_us - 1:+.0%}), both as one launch",
+            f"ops: {self.ops}, {self.ops - self.ordinary_ops:+d} against the ordinary plan",
+        ]
+        return "\n".join([*lines, *(f"  {op.name} ({op.op}): {reason}" for op, reason in wordless)]) + "\n"
+
+
+def write(entry: KernelRecord, folder: Path) -> None:
     """A bundle; of a plan for SuperDSC whatever it takes, with a report."""
     if not entry.plan.graph.options.for_sdsc:
         writer.write_bundle(entry.plan.kernel, folder)
         return
-    made = write_steps(entry.plan.kernel, folder)
-    (folder / REPORT).write_text(report(entry, inputs, made))
+    write_steps(entry.plan.kernel, folder)
+    (folder / REPORT).write_text(cost(entry).text(entry.name))
 
 
 def ordinary() -> PlanOptions:
@@ -32,20 +59,10 @@ def ordinary() -> PlanOptions:
     return replace(PlanOptions.from_knobs(), for_sdsc=False, even_k=True)
 
 
-def report(entry: KernelRecord, inputs: Sequence[tuple[Any, ...]], made: Steps) -> str:
-    """Card time under the restriction and without it, and every op that no word is for."""
+def cost(entry: KernelRecord) -> Cost:
+    """What the restriction costs a kernel that was planned under it."""
     from torch_spyre._inductor.compile import compiled_as  # late: it imports this package
 
-    free, program = compiled_as(entry.graph_json, inputs, ordinary())
-    limited_us, free_us = (p.program.duration_ns / 1e3 for p in (entry.program, program))
-    bundles = sum(step.is_bundle for step in made.steps)
-    lines = [
-        f"{entry.name}: {bundles} bundle{'s' * (bundles != 1)}, {len(made.wordless)} of {len(made.kernel.ops)} ops "
-        "between them",
-        f"card time: {limited_us:.1f} us, {free_us:.1f} us without the restriction ({limited_us / free_us - 1:+.0%}; "
-        "launches of several bundles not counted)",
-    ]
-    added = len(made.kernel.ops) - len(free.kernel.ops)
-    lines.append(f"ops: {len(made.kernel.ops)}, {added:+d} against the ordinary plan")
-    lines += [f"  {op.name} ({op.op}): {reason}" for op, reason in made.wordless]
-    return "\n".join(lines) + "\n"
+    free, program = compiled_as(entry.graph_json, entry.inputs, ordinary())
+    times = (p.program.duration_ns / 1e3 for p in (entry.program, program))
+    return Cost(in_steps(entry.plan.kernel), *times, len(free.kernel.ops))

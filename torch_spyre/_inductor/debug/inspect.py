@@ -50,6 +50,7 @@ class KernelRecord:
     plan: Plan
     module: Any  # the KTIR module
     program: Any  # backend.compile.CompiledProgram
+    inputs: tuple[tuple[Any, ...], ...] = ()  # how each input is stored, as planning sees it
 
     @property
     def name(self) -> str:
@@ -139,13 +140,13 @@ class Compilation:
         (self.folder / reproducer.FILE).write_text(reproducer.source(self.graph, self.graph_json, self.inputs, ktir))
 
     def done(self, plan: Plan, module: Any, program: Any) -> None:
-        entry = KernelRecord(self.graph_json, plan, module, program)
+        entry = KernelRecord(self.graph_json, plan, module, program, self.inputs)
         if _recording:
             _records.append(entry)
         _log(entry)
         if self.folder is not None:
             self._write_reproducer(entry.ktir())
-            _write(entry, self.inputs, self.folder)
+            _write(entry, self.folder)
             _by_inputs[self.graph_json, self.inputs] = self.folder
             for op in plan.kernel.ops:
                 label = f"{op.name}: {op.origin}" if op.origin else op.name
@@ -197,7 +198,7 @@ def _new_folder(root: Path, name: str) -> Path:
             number += 1
 
 
-def _write(entry: KernelRecord, inputs: Sequence[tuple[Any, ...]], folder: Path) -> None:
+def _write(entry: KernelRecord, folder: Path) -> None:
     """Plan, KTIR, program, and the SuperDSC bundle or why there is none."""
     from torch_spyre._inductor.debug import bundles  # late: start-up
 
@@ -207,7 +208,7 @@ def _write(entry: KernelRecord, inputs: Sequence[tuple[Any, ...]], folder: Path)
     (folder / "program.bin").write_bytes(entry.program.binary)
     (folder / "program.txt").write_text(entry.disassembly())
     try:
-        bundles.write(entry, inputs, folder / "sdsc")
+        bundles.write(entry, folder / "sdsc")
     except NotExpressible as reason:
         (folder / "sdsc_not_expressible.txt").write_text(f"{reason}\n")
     except Exception:  # the kernel itself is fine: a dump must not stop the program that is being looked at

@@ -59,7 +59,7 @@ def _units(dim: Dim, grains: dict[str, int]) -> int:
 
 
 def cut(dim: Dim, grain: int, slices: int, even: bool = False) -> tuple[str, int, int]:
-    """At most `slices` slices of whole sticks; all but the last are equal, and the last too if they are to be `even`."""
+    """At most `slices` slices of whole sticks; all but the last are equal, and the last too if `even`."""
     units = -(-dim.size // grain)
     if even:
         slices = next(n for n in range(max(1, min(slices, units)), 0, -1) if units % n == 0)

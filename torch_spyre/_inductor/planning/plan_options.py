@@ -13,8 +13,8 @@ from torch_spyre.perf.device import assumed
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """`parts` says of nodes in how many parts, at least, a core does its slice. A plan `for_sdsc` uses only what SuperDSC
-    can say: even splits, no hand-overs, no tile loops of several nodes, copies whose coordinates separate."""
+    """`parts` says of nodes in how many parts, at least, a core does its slice. A plan `for_sdsc` uses only what
+    SuperDSC can say: even splits, no hand-overs, no tile loops of several nodes, copies whose coordinates separate."""
 
     cores: int
     lx_share: float  # of each scratchpad, for the back end

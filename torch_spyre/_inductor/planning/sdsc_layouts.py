@@ -11,7 +11,8 @@ left is marked with the reason: it runs between bundles.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torch_spyre._inductor.passes.coordinates import Conflict, refine, rewrite_index
@@ -40,6 +41,7 @@ from torch_spyre.optable import Kind
 
 _Order = tuple[int, ...]
 _FLAT = -2  # as the only dim of an order: the whole tensor as one dim of elements, one per stick
+_ROWS = -3  # ... as one dim of rows, their elements in the sticks
 
 
 class SdscLayouts(Layouts):
@@ -233,7 +235,9 @@ class SdscLayouts(Layouts):
             return []
         rank = len(buffer.size)
         orders = [tuple([*(d for d in range(rank) if d != stick), stick]) for stick in range(rank)]
-        return [*orders, (*range(rank), -1), *([(_FLAT,)] if buffer.numel == buffer.span else [])]
+        dense = all(s == math.prod(buffer.size[i + 1 :]) for i, s in enumerate(buffer.stride))
+        flat = [(_ROWS,), (_FLAT,)] if rank > 2 else [(_FLAT,)]
+        return [*orders, (*range(rank), -1), *(flat if dense else [])]
 
     def _whole(self, name: str) -> PlanBuffer:
         """A tensor; of a view that does not start with its storage, the storage as its layout tells."""
@@ -254,9 +258,12 @@ class SdscLayouts(Layouts):
 
     @staticmethod
     def _other_layout(buffer: PlanBuffer, order: _Order) -> Layout:
-        if order != (_FLAT,):
-            return make_layout(buffer, order)
-        return make_layout(PlanBuffer(buffer.name, buffer.dtype, (buffer.numel,), (1,)), [0, -1])
+        if order == (_FLAT,):
+            return make_layout(PlanBuffer(buffer.name, buffer.dtype, (buffer.numel,), (1,)), [0, -1])
+        if order == (_ROWS,):
+            last = buffer.size[-1]
+            return make_layout(PlanBuffer(buffer.name, buffer.dtype, (buffer.numel // last, last), (last, 1)), [0, 1])
+        return make_layout(buffer, order)
 
     def _named(self, name: str, order: _Order) -> str:
         """A new tensor of the same size and strides in another layout; of a view, all that its storage holds."""
@@ -296,7 +303,9 @@ class SdscLayouts(Layouts):
         dims = tuple((x, n) for x, n, _ in axes)
         both = [Load(n, index.shifted(-self.graph.buffers[n].offset)) for n in (source, target)]
         node = PlanNode(name, "ReStickifyOpHBM", dims, (both[0],), both[1])
-        node.notes.append(f"{source} re-laid as {target}: SuperDSC has no word for a copy between parts of their sticks")
+        node.notes.append(
+            f"{source} re-laid as {target}: SuperDSC has no word for a copy between parts of their sticks"
+        )
         reason = self._direct(node)
         if reason:
             raise Rejected(f"{name}: {reason}")

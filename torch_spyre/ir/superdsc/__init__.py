@@ -15,6 +15,7 @@ docs/superdsc.md has what the opfuncs compute, the rules, and how fields carry w
 | `rules`, `class_rules`, `bundle_rules` | what files, classes of ops and whole bundles must obey |
 | `op_reader`, `layer_norms` | SuperDSCs to tile ops |
 | `stick_accesses`, `op_writer`, `unroll`, `writer`, `canonical` | tile ops to SuperDSCs; equality of kernels |
+| `operand_tensors`, `steps` | scalars and positions as tensors; a kernel as bundles with steps between them |
 
 Not in the format, hence not restored: names, origins, roles of arguments, bytes of a buffer past those touched, and the
 grid (`Kernel.cores`).

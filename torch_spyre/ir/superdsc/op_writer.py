@@ -142,7 +142,9 @@ class _Writer:
         """Labels by position; dims that only the file has (results of topk, skipped places) take free ones."""
         names = [d.name for d in self.op.dims]
         labels = voc.dim_labels(len(names), self.row.kind)
-        skipped = dict.fromkeys(d for a in self.accesses for d in a.extents if d.startswith((SKIPPED, _ROW)) or d == _FOUND)
+        skipped = dict.fromkeys(
+            d for a in self.accesses for d in a.extents if d.startswith((SKIPPED, _ROW)) or d == _FOUND
+        )
         result = dict(zip(names, labels or (), strict=False))
         free = (x for x in voc.MATMUL_LABELS if x not in (labels or ()))
         for dim in skipped:

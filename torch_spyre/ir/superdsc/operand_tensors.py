@@ -83,7 +83,7 @@ def _stick(op: TileOp) -> str:
 
 
 def _counted(op: TileOp, value: Coord, arg: int) -> tuple[Operand, np.ndarray]:
-    """A tensor over the dims that the position depends on, the result's stick dim in the sticks if it is one of them."""
+    """A tensor over the dims that the position depends on, the result's stick dim in the sticks if it has that."""
     elements, stick = stick_elements(_INTEGER), _stick(op)
     names = {t.dim for t in value.terms}
     outer = [d for d in op.dims if d.name in names and d.name != stick]

@@ -18,9 +18,9 @@ from torch_spyre.errors import NotExpressible
 from torch_spyre.ir.plan.tileops import Kernel
 from torch_spyre.ir.superdsc.bundle_mlir import print_bundle, print_symbolic_bundle
 from torch_spyre.ir.superdsc.op_writer import write_sdsc
+from torch_spyre.ir.superdsc.operand_tensors import scalars_as_tensors
 from torch_spyre.ir.superdsc.rules import MAX_SEGMENTS
 from torch_spyre.ir.superdsc.schema import SuperDSC
-from torch_spyre.ir.superdsc.operand_tensors import scalars_as_tensors
 from torch_spyre.ir.superdsc.unroll import without_loops
 
 

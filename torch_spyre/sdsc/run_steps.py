@@ -7,7 +7,6 @@ of all arguments after the last step.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
