@@ -109,8 +109,8 @@ def test_tensors_of_the_host_are_refused() -> None:
 
 def test_unknown_dtypes_are_refused() -> None:
     x = torch.zeros(64, device="spyre")
-    with pytest.raises(UnsupportedOp, match=r"argument x is torch.uint8"):
-        kernels.add[(1,)](x.to(torch.uint8), x, x, 64, BLOCK=64)
+    with pytest.raises(UnsupportedOp, match=r"argument x is torch.float8_e5m2fnuz"):
+        kernels.add[(1,)](torch.empty(64, dtype=torch.float8_e5m2fnuz, device="spyre"), x, x, 64, BLOCK=64)
 
 
 @triton.jit
@@ -241,3 +241,35 @@ assert torch.equal(out.cpu(), torch.arange(200.0) * 2)
 def test_checked_runs(variable: str) -> None:
     command = [sys.executable, "-c", _CHECKED.format(path=[str(Path(__file__).parent)])]
     subprocess.run(command, check=True, env=dict(os.environ, **{variable: "1"}))
+
+
+def test_layouts_change_between_launches() -> None:
+    """One kernel, the same integers: tensors in rows, in sticks, with a gap before them, with shared memory."""
+
+    def launched(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        kernels.add[(4,)](x, x, out, 256, BLOCK=64)
+        return out.cpu()
+
+    values = torch.randn(4, 64)
+    expected = values * 2
+    flat = values.flatten().to("spyre")
+    wide = torch.zeros(512)
+    wide[128:384] = values.flatten()
+    for _ in range(2):
+        assert torch.equal(launched(flat, torch.zeros(256, device="spyre")), expected.flatten())
+        assert torch.equal(launched(flat.view(4, 64), torch.zeros(256, device="spyre")), expected.flatten())
+        assert torch.equal(launched(values.to("spyre"), torch.zeros(4, 64, device="spyre")), expected)
+        assert torch.equal(launched(wide.to("spyre")[128:384], torch.zeros(256, device="spyre")), expected.flatten())
+        same = flat.clone()
+        assert torch.equal(launched(same, same), expected.flatten())
+        with pytest.raises(InvalidArgument, match=r"is on cpu"):
+            launched(flat, torch.zeros(256))
+
+
+def test_truth_values_and_floats_between_launches() -> None:
+    x = torch.ones(64, device="spyre")
+    for flag in (True, False, True):
+        for factor in (2.0, 3.0):
+            out = torch.zeros(64, device="spyre")
+            scaled[(1,)](x, out, factor, flag, (0, 5), BLOCK=64)
+            assert out.cpu().tolist() == [factor * flag] * 64

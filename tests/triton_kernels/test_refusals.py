@@ -18,7 +18,7 @@ from torch_spyre.errors import UnsupportedOp
 
 @triton.jit
 def compares_and_swaps(index, x, out, B: tl.constexpr):
-    tl.atomic_cas(index, 0, 1)  # here
+    tl.atomic_cas(index + tl.arange(0, B), tl.zeros((B,), tl.int32), tl.full((B,), 1, tl.int32))  # here
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def line_of(kernel: Any) -> int:
 @pytest.mark.parametrize(
     "kernel, words",
     [
-        (compares_and_swaps, ("tt.atomic_cas", "own output")),
+        (compares_and_swaps, ("tt.atomic_cas", "one place at a time")),
         (writes_one_place, ("tt.store", "one place", "reduce first")),
         (wide_numbers, ("float64", "float32")),
         (reads_bits, ("tt.bitcast", "f16", "format of its own")),

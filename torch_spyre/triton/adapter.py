@@ -141,6 +141,10 @@ class Launcher:
     def __init__(self, src: Any, metadata: Any) -> None:
         self._kinds = tuple(src.signature.values())
         self._names = tuple(src.signature)
+        plain = [(i, kind) for i, kind in enumerate(self._kinds) if kind != "constexpr"]
+        self._is_plain = all(isinstance(kind, str) and not kind.startswith("tensordesc") for _, kind in plain)
+        self._places = [(i, self._is_plain and _is_float(kind)) for i, kind in plain]
+        self._plain_names = [self._names[i] for i, _ in plain]
 
     def __call__(
         self,
@@ -157,9 +161,14 @@ class Launcher:
     ) -> None:
         if enter is not None:
             enter(launch_metadata)
-        values = [value for value in _flat(self._kinds, arguments, self._names)]
+        names, values = self._plain_names, []
+        if self._is_plain:
+            for i, is_float in self._places:
+                values.append(float(arguments[i]) if is_float else arguments[i])
+        else:
+            names, values = map(list, zip(*_flat(self._kinds, arguments, self._names), strict=True))
         try:
-            function((grid_x, grid_y, grid_z), values)
+            function((grid_x, grid_y, grid_z), names, values)
         except ScratchpadFull as error:
             from triton.runtime.errors import OutOfResources  # late: tuning skips configurations that raise it
 
@@ -180,7 +189,11 @@ def _flat(kinds: Any, values: Any, names: Sequence[str]) -> Iterator[tuple[str, 
             for part in (value.base, *value.shape, *value.strides):
                 yield name, part
         elif kind != "constexpr":
-            yield name, float(value) if kind.startswith(("fp", "bf")) else value
+            yield name, float(value) if _is_float(kind) else value
+
+
+def _is_float(kind: str) -> bool:
+    return kind.startswith(("fp", "bf"))
 
 
 class _Utils:
@@ -207,6 +220,7 @@ class SpyreDriver(DriverBase):
     def __init__(self) -> None:
         super().__init__()
         self.utils = _Utils()
+        self._number: Callable[[], int] | None = None  # of the current card
 
     @staticmethod
     def is_active() -> bool:
@@ -219,9 +233,11 @@ class SpyreDriver(DriverBase):
 
     def get_current_device(self) -> str:
         """With the name of the device: kernels keep what they compiled by this key, for all drivers alike."""
-        from torch_spyre import _C  # late: torch
+        if self._number is None:
+            from torch_spyre import _C  # late: torch
 
-        return f"{DEVICE_NAME}:{_C.current_device()}"
+            self._number = _C.current_device
+        return _device_name(self._number())
 
     def get_active_torch_device(self) -> Any:
         import torch
@@ -255,6 +271,11 @@ class SpyreDriver(DriverBase):
         from torch_spyre.triton.benchmarking import Event  # late: torch
 
         Event.clear()
+
+
+@functools.cache
+def _device_name(number: int) -> str:
+    return f"{DEVICE_NAME}:{number}"
 
 
 @functools.cache

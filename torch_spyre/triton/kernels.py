@@ -50,6 +50,10 @@ Grid = tuple[int, int, int]
 Shared = tuple[tuple[int, int, int], ...]  # tensor, the one whose memory it shares, elements between their starts
 
 
+class _Elsewhere(Exception):
+    """A tensor does not lie in card memory as the program needs it."""
+
+
 class Kernel:
     """Programs of one kernel, by grid, integers, shared memory and, where it matters, what memory holds."""
 
@@ -60,15 +64,34 @@ class Kernel:
         self._needs_counts = False
         self._needs_lengths = _READS_INTEGERS.search(text) is not None
         self._careful = False
+        self._direct: dict[Any, Any] = {}
+
+    def __call__(self, grid: Grid, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Launches all programs of a grid; the arguments come in the order of the TTIR function."""
+        tensors = [v for v in values if isinstance(v, torch.Tensor)]
+        numbers = tuple([v if isinstance(v, int) else type(v) for v in values])
+        storages = [t.untyped_storage() for t in tensors]
+        bytes_ = tuple([s.nbytes() for s in storages]) if self._needs_lengths else None
+        key = (grid, numbers, bytes_)
+        launcher = self._direct.get(key)
+        if launcher is not None and len({s.data_ptr() for s in storages}) == len(storages):
+            try:
+                launcher(*tensors, *[v for v in values if type(v) is float])
+                return
+            except _Elsewhere:
+                del self._direct[key]
+        program = self._launch(grid, list(zip(names, values, strict=True)))
+        if program is not None and not self._needs_counts:
+            self._direct[key] = program.direct()
 
     @torch.no_grad()
-    def __call__(self, grid: Grid, arguments: Sequence[tuple[str, Any]]) -> None:
-        """Launches all programs of a grid; `arguments` are names and values in the order of the TTIR function."""
+    def _launch(self, grid: Grid, arguments: Sequence[tuple[str, Any]]) -> _Program | None:
+        """Finds or makes the program. It is returned if it used all tensors where they are."""
         _check_grid(self.name, grid)
         tensors = [(name, value) for name, value in arguments if isinstance(value, torch.Tensor)]
         device = _device(self.name, tensors)
         if 0 in grid:
-            return
+            return None
         values = tuple(_number(name, value) for name, value in arguments)
         shared = _shared([tensor for _, tensor in tensors])
         integers = tuple(v if type(v) is int else None for v in values)
@@ -91,7 +114,8 @@ class Kernel:
                 if self._careful or isinstance(error, ScratchpadFull):
                     raise
                 self._careful = self._needs_lengths = True
-        program.launch([t for _, t in tensors], [v for v in values if type(v) is float], device)
+        placed = program.launch([t for _, t in tensors], [v for v in values if type(v) is float], device)
+        return program if placed and tensors else None
 
     def _asked(
         self, tensors: Sequence[torch.Tensor], integers: Sequence[int | None], grid: Grid, is_pointer: Sequence[bool]
@@ -211,13 +235,33 @@ class _Program:
     def __init__(self, loaded: driver.Loaded, shared: Shared) -> None:
         assert loaded.kernel.function is not None
         function = loaded.kernel.function
+        self._loaded = loaded
         self._launcher = driver.launcher(loaded)
         self._buffers = function.buffers
         self._leaders = {i: first for i, first, _ in shared}
 
-    def launch(self, tensors: Sequence[torch.Tensor], floats: Sequence[float], device: torch.device) -> None:
+    def direct(self) -> Any:
+        """A launcher for tensors that are used where they are and share no memory; others raise `_Elsewhere`. It asks
+        once for each layout, shape and offset."""
+        plan, buffers = driver.launch_plan(self._loaded), self._buffers
+
+        def miss(inputs: Sequence[Any]) -> Any:
+            for tensor, (_, size) in zip(inputs, buffers, strict=False):  # floats follow
+                if tensor.device.type != DEVICE_NAME or tensor.dtype not in _DTYPES:
+                    raise _Elsewhere
+                if size:
+                    image = _image(tensor, [], size)
+                    if image.tensor is not tensor or not linear_memory.lies_so(tensor, image.placement):
+                        raise _Elsewhere
+            return plan
+
+        return _C.KernelLauncher(self._loaded.kernel.name, miss)
+
+    def launch(self, tensors: Sequence[torch.Tensor], floats: Sequence[float], device: torch.device) -> bool:
+        """True if all tensors were used where they are."""
         memories: list[torch.Tensor] = []
         images: list[tuple[_Image, torch.Tensor]] = []
+        direct = not self._leaders
         for i, (tensor, (access, size)) in enumerate(zip(tensors, self._buffers, strict=True)):
             if i in self._leaders or not size:
                 memories.append(tensor)
@@ -225,6 +269,7 @@ class _Program:
             others = [tensors[j] for j, first in self._leaders.items() if first == i]
             image = _image(tensor, others, size)
             placed = linear_memory.lies_so(image.tensor, image.placement)
+            direct &= placed and image.tensor is tensor
             memory = (
                 image.tensor if placed else linear_memory.put(f"argument {i}", image.tensor, image.placement, device)
             )
@@ -235,6 +280,7 @@ class _Program:
             self._launcher(*memories, *floats)
         for image, memory in images:
             linear_memory.take(memory, image.tensor, image.placement)
+        return direct
 
 
 def _image(tensor: torch.Tensor, others: Sequence[torch.Tensor], size: int) -> _Image:
