@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _from(least: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
         return int(text)
 
     return number
@@ -40,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--size", choices=("tiny", "real"), default="tiny", help="widths of a priority model")
     parser.add_argument("--layers", type=_from(1), help="run so many layers")
     parser.add_argument("--text", default=_TEXT, help="what a checkpoint with a tokenizer reads")
-    parser.add_argument("--plot", metavar="FILE", help="also as an HTML page")
+    parser.add_argument("--plot", metavar="FILE", type=command_line.output_file, help="also as an HTML page")
     command_line.add_json(parser)
     command_line.add_quiet(parser, "no progress on stderr")
     return parser
