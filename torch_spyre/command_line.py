@@ -66,8 +66,18 @@ def add_quiet(command: argparse.ArgumentParser, text: str = "no notes and no pro
 def count(text: str) -> int:
     """The value of an option that counts something: a whole number from 1 on."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def output_file(text: str) -> str:
+    """The value of an option that names a file to write, checked before any work is done."""
+    if os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text} is a directory; name a file")
+    folder = os.path.dirname(text) or "."
+    if not os.path.isdir(folder):
+        raise argparse.ArgumentTypeError(f"{text}: there is no directory {folder}; make it first")
+    return text
 
 
 def print_json(value: Any) -> None:
@@ -98,7 +108,8 @@ def guarded(name: str, action: Callable[[], int], bad: int = 0) -> int:
         if isinstance(error, BrokenPipeError):  # `| head` has read enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        print(f"{full_name(name)}: {error}", file=sys.stderr)
+        said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        print(f"{full_name(name)}: {said}", file=sys.stderr)
         return bad or exit_status(error)
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -45,7 +45,7 @@ def test_devices_that_do_not_serve(name: str, capsys: pytest.CaptureFixture[str]
 def test_numbers_of_tokens(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         chat.main([option, "Hello"])
-    assert "is no whole number from 1 on" in capsys.readouterr().err
+    assert "is not a whole number of at least 1" in capsys.readouterr().err
 
 
 def _start() -> dict[str, object]:

@@ -44,6 +44,10 @@ const labels = () => [...timeline.querySelectorAll(".ticks text")].map((t) => t.
 const before = labels();
 for (let i = 0; i < 4; i++) timeline.closest("figure").querySelector("button").click();
 said.ticks = [before, labels()];
+said.names = [...timeline.querySelectorAll(".plot text.in")].map((t) => {
+  const [seen, inside] = [t.getBoundingClientRect(), timeline.getBoundingClientRect()];
+  return [t.textContent, t.getAttribute("display") !== "none", seen.left >= inside.left, seen.width];
+});
 const mark = document.querySelector("svg [data-tip]");
 mark.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: 50, clientY: 50 }));
 const tip = document.getElementById("tip");
@@ -74,7 +78,13 @@ document.body.append(pre);
 def read(page: str, folder: Path) -> dict[str, Any]:
     """What the browser says about a page after the probe ran in it."""
     listen = "<script>window.problems=[];addEventListener('error',e=>problems.push(e.message))</script>"
-    probed = page.replace("<head>", f"<head>{listen}").replace("</body>", f"<script>{PROBE}</script></body>")
+    return dump(
+        page.replace("<head>", f"<head>{listen}").replace("</body>", f"<script>{PROBE}</script></body>"), folder
+    )
+
+
+def dump(probed: str, folder: Path) -> dict[str, Any]:
+    """What a page leaves in its element "said"."""
     file = folder / "probed.html"
     file.write_text(probed)
     command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
@@ -110,6 +120,7 @@ def test_the_page_of_explain(tmp_path: Path) -> None:
 def test_charts_alone(tmp_path: Path) -> None:
     """What trace, predict and numerics draw with; and the picture that is saved is well formed."""
     plot = [charts.box(100, 10, 50, 20, "#123456", "one <b> & two")]
+    plot += [charts.label(100, 24, 900, "wide"), charts.label(560, 24, 30, "where it fits")]
     sections = [
         ("Bars", charts.bars([("a < b", [("pt", 3.0, "3 us"), ("memory", 1.5, "1.5 us")])], "us")),
         ("Time", charts.timeline_svg(80, plot, [charts.text(5, 20, "row")], (0.0, 17.3), "us")),
@@ -117,7 +128,39 @@ def test_charts_alone(tmp_path: Path) -> None:
     ]
     said = read(charts.page("charts", sections), tmp_path)
     check(said)
+    (wide, narrow) = said["names"]
+    assert wide[:3] == ["wide", True, True], "its box begins left of what is seen"
+    assert narrow[:2] == ["where it fits", True] and narrow[3] < 100, "shown once zoomed, and not stretched"
     from urllib.parse import unquote
 
     picture = ElementTree.fromstring(unquote(said["saved"][1].partition(",")[2]))
     assert picture.tag.endswith("svg") and len(list(picture.iter())) > 4
+
+
+def test_the_filter_of_the_operator_table(tmp_path: Path) -> None:
+    """The field that docs/site/filter.js adds: rows that lack a word disappear, and come back."""
+    rows = "".join(f"<tr><td>{op}</td><td>{dtypes}</td></tr>" for op, dtypes in OPERATORS)
+    script = (Path(__file__).parents[2] / "docs/site/filter.js").read_text()
+    listen = "<script>window.problems=[];addEventListener('error',e=>problems.push(e.message))</script>"
+    page = (
+        f"<html><head>{listen}</head><body><p>before</p><div class='searchable'></div><div><table><tbody>{rows}</tbody>"
+        f"</table></div><script>{script}</script><script>{FILTERED}</script></body></html>"
+    )
+    said = dump(page, tmp_path)
+    assert said == {"errors": [], "": 3, "MATMUL": 2, "matmul int64": 1, "nothing": 0}
+
+
+OPERATORS = [("matmul", "float16 int64"), ("softmax", "float16"), ("nn.functional.linear (matmul)", "float16")]
+FILTERED = """
+const field = document.querySelector("input.filter");
+const said = { errors: problems };
+for (const words of ["MATMUL", "matmul int64", "nothing", ""]) {
+  field.value = words;
+  field.dispatchEvent(new Event("input"));
+  said[words] = [...document.querySelectorAll("tr")].filter((row) => row.offsetHeight > 0).length;
+}
+const pre = document.createElement("pre");
+pre.id = "said";
+pre.textContent = JSON.stringify(said);
+document.body.append(pre);
+"""

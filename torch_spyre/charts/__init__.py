@@ -23,7 +23,7 @@ COLOURS = {
     "ring": "#e7298a",
     "issue": "#999999",
     "exposed": "#b3b3b3",
-    "launch": "#bbbbbb",
+    "launch": "#e6ab02",
     "transfer": "#1f78b4",
     "collectives": "#e7298a",
     "host": "#1f78b4",
@@ -121,6 +121,14 @@ def box(x: float, y: float, w: float, h: float, colour: str, tip: str, key: str 
         f"<rect x='{x:.2f}' y='{y:.2f}' width='{max(w, 0.3):.2f}' height='{h:.2f}' fill='{colour}'{linked} {more}>"
         f"<title>{html.escape(tip)}</title></rect>"
     )
+
+
+def label(x: float, y: float, w: float, content: str) -> str:
+    """Text in a box of a timeline, w pixels wide: shown where it fits, and never stretched by the zoom."""
+    wide = 6.4 * len(content) + 6
+    hidden = "" if wide <= w else " display='none'"
+    data = f"class='in' data-x='{x:.2f}' data-w='{w:.2f}' data-wide='{wide:.0f}'"
+    return f"<text {data} x='{x + 4:.2f}' y='{y:.1f}' pointer-events='none'{hidden}>{html.escape(content)}</text>"
 
 
 def dot(x: float, y: float, radius: float, colour: str, tip: str) -> str:

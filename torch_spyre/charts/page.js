@@ -38,6 +38,13 @@
     const scale = (to - from) / (view.to - view.from);
     const shift = left - ((view.from - from) / (to - from)) * (right - left) * scale - left * scale;
     svg.querySelector(".plot").setAttribute("transform", `matrix(${scale},0,0,1,${shift},0)`);
+    for (const label of svg.querySelectorAll(".plot text.in")) {
+      const [x, w, wide] = ["x", "w", "wide"].map((name) => Number(label.dataset[name]));
+      const start = Math.max(x, (left - shift) / scale);  // a box that begins outside has its name at the edge
+      label.setAttribute("transform", `translate(${start},0) scale(${1 / scale},1) translate(${-x},0)`);
+      if (wide <= (x + w - start) * scale) label.removeAttribute("display");
+      else label.setAttribute("display", "none");
+    }
     const ticks = svg.querySelector(".ticks");
     const y = ticks.dataset.y;
     const step = rounded((view.to - view.from) / 8);

@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = known.get(words[0])
     if command is None:
         near = difflib.get_close_matches(words[0], known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        print(f"spyre: there is no command {words[0]!r}{hint} `spyre --help` lists them", file=sys.stderr)
+        hint = f"; did you mean {near[0]}?" if near else ";"
+        print(f"spyre: there is no command {words[0]!r}{hint} `spyre --help` lists the commands", file=sys.stderr)
         return 2
     return command_line.guarded(command.name, lambda: command_line.call(command.load().main, words[1:]))
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torch_spyre import command_line, explain
-from torch_spyre.errors import InvalidArgument
 from torch_spyre.explain import lines
 from torch_spyre.explain.lines import Explained
 
@@ -25,7 +24,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_line.parser("explain", _TEXT, "train.py --steps 1\n--html page.html train.py")
     parser.add_argument("--details", action="store_true", help="also layouts, core splits and places of each kernel")
     parser.add_argument("--eager", action="store_true", help="also kernels of eager operations")
-    parser.add_argument("--html", metavar="FILE", help="write a page with pictures of the plans")
+    parser.add_argument(
+        "--html", metavar="FILE", type=command_line.output_file, help="write a page with pictures of the plans"
+    )
     command_line.add_json(parser, "print one JSON document; what the script prints goes to stderr")
     parser.add_argument("script", nargs="?", help="the Python program to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -39,13 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("which script?")
     if not Path(options.script).exists():
         parser.error(f"there is no script {options.script}")
-    return command_line.guarded("explain", lambda: _checked(options))
-
-
-def _checked(options: argparse.Namespace) -> int:
-    if options.html and not Path(options.html).absolute().parent.is_dir():
-        raise InvalidArgument(f"--html {options.html}: there is no directory {Path(options.html).parent}")
-    return _explain(options)
+    if Path(options.script).is_dir() and not (Path(options.script) / "__main__.py").exists():
+        parser.error(f"{options.script} is a directory without __main__.py; name a script")
+    return command_line.guarded("explain", lambda: _explain(options))
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -299,6 +299,9 @@ def scratchpad_picture(k: Explained, capacity: int) -> str:
             box(x, y(t.base + taken), (end - start) * scale, y(t.base) - y(t.base + taken), hue(i, len(lives)), tip,
                 t.name, edge)
         )  # fmt: skip
+        middle = (y(t.base) + y(t.base + taken)) / 2
+        if y(t.base) - y(t.base + taken) > 12:
+            plot.append(charts.label(x, middle + 4, (end - start) * scale, t.name))
         if i < _NAMED:
             name_x, name_y = LEFT + 160 * (i % 6), height + 4 + 18 * (i // 6)
             names += [
@@ -414,6 +417,7 @@ def step_picture(k: Explained) -> str:
         edge = "stroke='#fff' stroke-width='0.5'"
         bar = LEFT + step.start * scale, 10, step.duration * scale, 20
         plot.append(box(*bar, charts.colour(step.bottleneck), tip, node_of(step), edge))
+        plot.append(charts.label(bar[0], 24, bar[2], step.work.name))
         for lane in step.lanes:
             y = 10 + 26 * units.index(lane.unit)
             tip = f"{lane.unit}: {step.op}\n{lane.duration / 1e3:.2f} us from {lane.start / 1e3:.2f}\n{step.line}"

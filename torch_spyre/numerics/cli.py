@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _from(least: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
         return int(text)
 
     return number
@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="layer by layer, with the weights of one layer at a time: published widths and vocabulary, all layers",
     )
     parser.add_argument("--text", default=_TEXT, help="what a checkpoint with a tokenizer reads")
-    parser.add_argument("--plot", metavar="FILE", help="also as an HTML page")
+    parser.add_argument("--plot", metavar="FILE", type=command_line.output_file, help="also as an HTML page")
     command_line.add_json(parser)
     command_line.add_quiet(parser, "no progress on stderr")
     return parser

@@ -62,7 +62,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=int, help="as if the model had so many layers")
     parser.add_argument("--cards", metavar="1,2,4,8", help="tensor parallel on so many cards; several: a sweep")
     parser.add_argument("--sweep", metavar="batch=1,2,4", help="several values of batch, prompt, decode or cards")
-    parser.add_argument("--plot", metavar="FILE", help="as an HTML page: where the time goes, or the sweep")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        type=command_line.output_file,
+        help="as an HTML page: where the time goes, or the sweep",
+    )
     parser.add_argument("--device", help="another device description, compared with the real card's")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help="change a constant")
     parser.add_argument("--plans", action="store_true", help="also print how every matmul is divided")

@@ -236,7 +236,7 @@ def time_page(found: dict[str, Prediction]) -> str:
     for label, p in found.items():
         device = f"{label}: " if len(found) > 1 else ""
         for phase in p.phases[:1] + p.phases[1:][-1:]:
-            title = "where the time to the first token goes" if phase is p.phases[0] else "where a token's time goes"
+            title = "Where the time to the first token goes" if phase is p.phases[0] else "Where a token's time goes"
             sections.append((f"{device}{title}", _time_bars(p, phase)))
         sections.append((f"{device}Report", f"<pre>{html.escape(text_report(p))}</pre>"))
     return page(f"{next(iter(found.values())).config.name}: where the time goes", sections)

@@ -29,7 +29,9 @@ def make_parser() -> argparse.ArgumentParser:
     tables.set_defaults(run=_summary)
     plot = commands.add_parser("plot", help="timeline, LX occupancy and roofline as one HTML page")
     plot.add_argument("trace")
-    plot.add_argument("-o", "--output", help="HTML file (default: the trace's name with .html)")
+    plot.add_argument(
+        "-o", "--output", type=command_line.output_file, help="HTML file (default: the trace's name with .html)"
+    )
     plot.set_defaults(run=_plot)
     both = commands.add_parser("compare", help="two traces side by side")
     both.add_argument("before")
@@ -39,11 +41,17 @@ def make_parser() -> argparse.ArgumentParser:
     other = commands.add_parser("convert", help="the trace as another tool wants it")
     other.add_argument("trace")
     other.add_argument("--for", dest="dialect", required=True, choices=convert.DIALECTS)
-    other.add_argument("-o", "--output", required=True, help="JSON file; acelyzer's ideal cycles are put beside it")
+    other.add_argument(
+        "-o",
+        "--output",
+        type=command_line.output_file,
+        required=True,
+        help="JSON file; acelyzer's ideal cycles are put beside it",
+    )
     other.set_defaults(run=_convert)
     ranks = commands.add_parser("merge", help="traces of several ranks as one, on a common clock")
     ranks.add_argument("traces", nargs="+", metavar="trace")
-    ranks.add_argument("-o", "--output", required=True, help="JSON file")
+    ranks.add_argument("-o", "--output", type=command_line.output_file, required=True, help="JSON file")
     ranks.set_defaults(run=_merge)
     return parser
 

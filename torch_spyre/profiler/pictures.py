@@ -7,10 +7,15 @@ import html
 import math
 
 from torch_spyre import charts
-from torch_spyre.charts import LEFT, RIGHT, WIDTH, box, colour, dot, line, page, text
+from torch_spyre.charts import LEFT, RIGHT, WIDTH, box, colour, dot, label, line, page, text
 from torch_spyre.perf.device import Device
 from torch_spyre.profiler.summary import by_kernel, summary
 from torch_spyre.profiler.trace import Trace
+
+_ROOFLINE = (
+    "Each dot is a kernel with matmuls; its area is its total time. Left of the knee memory bounds it, right of it the "
+    "arrays: how far it is below the line is what other things cost."
+)
 
 
 def report(trace: Trace, device: Device) -> str:
@@ -18,10 +23,10 @@ def report(trace: Trace, device: Device) -> str:
     sections = [
         ("Timeline (device clock)", timeline(trace)),
         ("LX occupancy", occupancy(trace, device)),
-        ("Roofline", roofline(trace, device)),
+        ("Roofline", f"<p>{_ROOFLINE}</p>{roofline(trace, device)}"),
         ("Tables", f"<pre>{html.escape(summary(trace, device, 40))}</pre>"),
     ]
-    return page(f"spyre-trace {trace.path}", sections)
+    return page(f"spyre trace {trace.path}", sections)
 
 
 def _span(trace: Trace) -> tuple[float, float]:
@@ -43,12 +48,14 @@ def timeline(trace: Trace) -> str:
         y = row(f"{k.device}: stream {k.stream}")
         tip = f"{k.name}\n{k.duration_ns / 1e3:.2f} us, {k.bottleneck}\n" + "\n".join(k.lines())
         x = LEFT + (k.start_ns - first) * scale
-        plot.append(box(x, y, k.duration_ns * scale, 22, colour(k.bottleneck), tip))
+        wide = k.duration_ns * scale
+        plot += [box(x, y, wide, 22, colour(k.bottleneck), tip), label(x, y + 15, wide, k.name)]
     for t in trace.transfers:
         y = row(f"{t.device}: {t.direction}")
         tip = f"{t.direction} {t.bytes} bytes, {t.duration_ns / 1e3:.2f} us"
         x = LEFT + (t.start_ns - first) * scale
-        plot.append(box(x, y, t.duration_ns * scale, 22, colour("transfer"), tip))
+        wide = t.duration_ns * scale
+        plot += [box(x, y, wide, 22, colour("transfer"), tip), label(x, y + 15, wide, charts.size(t.bytes))]
     fixed = [text(8, 25 + 30 * n, label) for label, n in rows.items()]
     height = 30 * len(rows) + 66
     used = dict.fromkeys([*(k.bottleneck for k in trace.kernels), *(["transfer"] if trace.transfers else [])])
@@ -79,6 +86,7 @@ def occupancy(trace: Trace, device: Device) -> str:
         if used
     ]
     fixed = [line([(LEFT, y(capacity)), (WIDTH - RIGHT, y(capacity))], "#c00", 0.8)]
+    fixed.append(text(WIDTH - RIGHT, y(capacity) - 4, f"a core's scratchpad: {charts.size(capacity)}", "end"))
     for size in charts.ticks_of(0, capacity / 1024, 4):
         fixed.append(text(LEFT - 6, y(size * 1024) + 4, f"{size:.0f} KiB", "end"))
     return charts.timeline_svg(height, plot, fixed, (0.0, span / 1e3), "us")
@@ -113,5 +121,6 @@ def roofline(trace: Trace, device: Device) -> str:
     for t in kernels:
         x, y = place(2 * t.macs / t.bytes, 2 * t.macs / t.ns / 1e3)
         tip = f"{t.name}\n{2 * t.macs / t.ns / 1e3:.2f} TFLOP/s, {t.ns / 1e3:.1f} us, {t.bottleneck}"
-        parts.append(dot(x, y, 3 + 9 * math.sqrt(t.ns / longest), colour(t.bottleneck), tip))
-    return charts.svg(height, parts)
+        radius = 3 + 9 * math.sqrt(t.ns / longest)
+        parts += [dot(x, y, radius, colour(t.bottleneck), tip), text(x + radius + 4, y + 4, t.name)]
+    return charts.svg(height + 24, [*parts, *charts.legend(dict.fromkeys(t.bottleneck for t in kernels), height + 6)])

@@ -94,7 +94,9 @@ def make_parser() -> argparse.ArgumentParser:
     ran = commands.add_parser("run", help="run on the card, on given or random inputs")
     text = ".npz by name, or .npy in order; several may follow, or repeat the option"
     ran.add_argument("--inputs", action="append", default=[], metavar="FILE", help=text)
-    ran.add_argument("--output", metavar="FILE", help="write inputs and results to this .npz")
+    ran.add_argument(
+        "--output", metavar="FILE", type=command_line.output_file, help="write inputs and results to this .npz"
+    )
     ran.add_argument("--seed", type=int, default=0, help="of random inputs")
     ran.add_argument("--verify", action="store_true", help="compare with the same ops in NumPy")
     ran.add_argument("--all", action="store_true", help="intermediate tensors too")

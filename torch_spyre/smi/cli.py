@@ -7,6 +7,7 @@ Reads status files only: it imports no torch and opens no card.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -185,10 +186,10 @@ def _bytes(count: int | None) -> str:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    with contextlib.suppress(ValueError):
+        if (value := float(text)) > 0:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not a positive number")
 
 
 def make_parser() -> argparse.ArgumentParser:
