@@ -95,12 +95,17 @@ def status() -> list[dict[str, Any]]:
 publish.sections["groups"] = status
 
 
-def name_default_backends() -> None:
-    """PyTorch names no default backend for a group with Gloo and one from outside its tree, and split_group, which asks
-    for options first, crashes without one."""
-    for group in dist.distributed_c10d._world.pg_map:
+def prepare_split() -> None:
+    """Gives groups what split_group, which asks for options first, crashes without: a default backend, which PyTorch does
+    not name for Gloo and a backend from outside its tree together; and Gloo's list of ranks, which it leaves empty for
+    every world of a process but the first."""
+    for group, ranks in dist.distributed_c10d._world.pg_group_ranks.items():
         if group.name() == "undefined":
             group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        for device in group._device_types:
+            gloo = group._get_backend(device)
+            if isinstance(gloo, dist.ProcessGroupGloo) and not gloo.options.global_ranks_in_group:
+                gloo.options.global_ranks_in_group = list(ranks)
 
 
 def _fresh(store: Any, rank: int) -> Any:

@@ -7,6 +7,7 @@ from torch_spyre.patches import (
     data_parallel,
     inductor,
     jit_checks,
+    process_groups,
     reports,
     saved_files,
     tensor_methods,
@@ -34,6 +35,7 @@ PATCHED = frozenset(
         "torch.Tensor.device_tensor_layout",
         "torch.Tensor.to",
         "torch.amp.GradScaler.unscale_",
+        "torch.distributed.distributed_c10d._new_process_group_helper",
         "torch.nn.attention.flex_attention._validate_device",  # by `integrations`, once that module is imported
         "torch.nn.Module.spyre",
         "torch.nn.Module.to",
@@ -65,6 +67,7 @@ def apply_to_torch() -> None:
     saved_files.send_to_processes()
     saved_files.refuse_dlpack()
     data_parallel.moves_between_cards()
+    process_groups.default_backend_of_groups()
     jit_checks.check_of_traces()
     inductor.changes_of_config()
     triton_kernels.known_to_dynamo()

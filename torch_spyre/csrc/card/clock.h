@@ -27,6 +27,9 @@ struct Cost {
 struct TimeNode : LaterTime {
   uint64_t base = 0, add = 0;
   int missing = 0;
+  /// Of the end of an exchange: exchanges of one stream end one after the other.
+  int stream = -1;
+  uint64_t turn = 0;
   std::vector<std::shared_ptr<TimeNode>> next;  // nodes that wait for this one
 
   void say(uint64_t value) {
@@ -82,11 +85,20 @@ class Moment {
   NodePtr node() const { return nodes_.empty() ? nullptr : nodes_.front(); }
 
  private:
+  /// Keeps as few nodes as can be: a stream that only waits for exchanges is joined to each of them.
   void join(NodePtr node) {
-    if (node->known)
+    if (node->known) {
       ns_ = std::max(ns_, node->ns.load());
-    else if (std::find(nodes_.begin(), nodes_.end(), node) == nodes_.end())
-      nodes_.push_back(std::move(node));
+      return;
+    }
+    if (known()) return nodes_.push_back(std::move(node));
+    for (NodePtr& mine : nodes_) {
+      if (mine == node) return;
+      if (node->stream < 0 || mine->stream != node->stream) continue;
+      if (mine->turn < node->turn) mine = std::move(node);
+      return;
+    }
+    nodes_.push_back(std::move(node));
   }
 
   uint64_t ns_ = 0;
@@ -108,6 +120,8 @@ class Clock {
   NodePtr book_exchange(int stream) {
     auto end = std::make_shared<TimeNode>();
     end->ns = now(stream).at_least();
+    end->stream = stream;
+    end->turn = ++exchanges_;
     ready_[stream] = Moment(end);
     return end;
   }
@@ -138,6 +152,7 @@ class Clock {
   std::array<Moment, kAllStreams> ready_{};
   std::array<Moment, 3> free_{};
   std::array<uint64_t, 3> busy_{};
+  uint64_t exchanges_ = 0;
   Moment host_;
 };
 

@@ -121,11 +121,14 @@ Queue::Queue(Progress& progress) : progress_(progress), streams_(kAllStreams) {
 }
 
 Queue::~Queue() {
+  Wake sleeper;
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
+    worker_asleep_ = false;
+    sleeper = {.worker = true, .attended = attended_};
   }
-  worker_wake_.notify_all();
+  wake_up(sleeper);
   if (worker_.joinable()) worker_.join();
 }
 
@@ -161,10 +164,9 @@ uint64_t Queue::push(Stream& stream, std::unique_lock<std::mutex>& lock, Entry e
   queued_.fetch_add(1, std::memory_order_release);
   news_.fetch_add(1, std::memory_order_release);
   uint64_t sequence = progress_.submitted[stream.id].fetch_add(1, std::memory_order_release) + 1;
-  // Whoever runs looks for more.
-  bool wake = !running_ && worker_asleep_ && best(Runner::worker) && std::exchange(worker_asleep_, false);
+  const Wake sleeper = worker_to_wake();
   lock.unlock();
-  if (wake) worker_wake_.notify_one();
+  wake_up(sleeper);
   return sequence;
 }
 
@@ -369,7 +371,7 @@ void Queue::wait_for(Point point, Patience patience) {
 
 /// Host threads that run launches want all CPUs: one that waits for much work sleeps, and wakes shortly before the end.
 void Queue::wait_behind_runner(Point point) {
-  if (auto exchange = under_way(); exchange && exchange->help()) return;
+  if (help_exchange(point)) return;
   if (near(point)) spin_until([&] { return progress_.done(point) || !running_; }, spin_pauses());
   if (progress_.done(point)) return;
   std::unique_lock lock(mutex_);
@@ -383,8 +385,47 @@ void Queue::wait_behind_runner(Point point) {
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), point));
 }
 
-std::shared_ptr<Exchange> Queue::under_way() const {
+/// For a thread that waits. True if it did something.
+bool Queue::help_exchange(Point point) {
+  std::shared_ptr<Exchange> exchange;
+  {
+    std::lock_guard lock(mutex_);
+    exchange = under_way();
+    helping_ += exchange != nullptr;
+  }
+  if (!exchange) return false;
+  const bool helped = exchange->help();
+  {
+    std::lock_guard lock(mutex_);
+    --helping_;
+  }
+  if (helped && !progress_.done(point) && run_until(point, Runner::waiter)) return true;
+  std::unique_lock lock(mutex_);
+  const Wake sleeper = worker_to_wake();
+  lock.unlock();
+  wake_up(sleeper);
+  return helped;
+}
+
+/// For the worker, with nothing else to do. True if something ended.
+bool Queue::attend_exchange() {
+  std::shared_ptr<Exchange> exchange;
+  {
+    std::lock_guard lock(mutex_);
+    exchange = running_ || stop_ || best(Runner::worker) ? nullptr : under_way();
+    if (!exchange) return false;
+    attended_ = exchange;
+    worker_asleep_ = true;
+  }
+  const bool ended = exchange->attend([this] { return !worker_asleep_; });
   std::lock_guard lock(mutex_);
+  worker_asleep_ = false;
+  attended_.reset();
+  return ended;
+}
+
+/// With the lock.
+std::shared_ptr<Exchange> Queue::under_way() const {
   for (const Stream* s : active_)
     if (s->entries.front().begun) return s->entries.front().exchange;
   return nullptr;
@@ -406,6 +447,11 @@ bool Queue::ready(const Entry& entry) const {
   return std::all_of(entry.after.begin(), entry.after.end(), [&](Point p) { return progress_.done(p); });
 }
 
+bool Queue::may_run(const Entry& entry, Runner runner) const {
+  if (entry.begun || !ready(entry)) return false;
+  return runner != Runner::finisher || (entry.exchange ? entry.exchange->quick() : !entry.command);
+}
+
 /// High priority first, then the stream that has waited longest for its turn. An entry waits only for entries that were
 /// submitted before it, so among all that are queued one is always ready or an exchange under way: there is no
 /// deadlock. The worker is awake whenever there is work and nobody runs it, so a thread that waits may leave it to the
@@ -414,8 +460,8 @@ Queue::Stream* Queue::best(Runner runner) const {
   auto rank = [](const Stream& s) { return std::pair(s.id < kFirstHighPriorityStream, s.turn); };
   Stream* best = nullptr;
   for (Stream* s : active_)
-    if (!s->entries.front().begun && ready(s->entries.front()) && (!best || rank(*s) < rank(*best))) best = s;
-  if (!best || runner == Runner::worker) return best;
+    if (may_run(s->entries.front(), runner) && (!best || rank(*s) < rank(*best))) best = s;
+  if (!best || runner != Runner::waiter) return best;
   const Command* command = best->entries.front().command.get();
   return command && command->lengthy() ? nullptr : best;
 }
@@ -505,11 +551,12 @@ void Queue::end_exchange(Stream& stream, const Error* error, uint64_t end_ns) {
   queued_.fetch_sub(1, std::memory_order_release);
   progress_.completed[stream.id].fetch_add(1, std::memory_order_release);
   news_.fetch_add(1, std::memory_order_release);
-  const bool wake_worker = !running_ && best(Runner::worker) && std::exchange(worker_asleep_, false);
-  const bool wake_waiters = !waiting_.empty();
   lock.unlock();
-  if (wake_worker) worker_wake_.notify_one();
-  if (wake_waiters) done_.notify_all();
+  if (run_until(kNever, Runner::finisher)) return;
+  lock.lock();
+  const Wake sleepers = all_to_wake();
+  lock.unlock();
+  wake_up(sleepers);
 }
 
 void Queue::forgive_exchanges() {
@@ -533,17 +580,36 @@ void Queue::fail(Stream& stream, const Error& error) {
 
 void Queue::stop_running(std::unique_lock<std::mutex>& lock) {
   running_ = false;
-  bool wake_worker = best(Runner::worker) && std::exchange(worker_asleep_, false);
-  bool wake_waiters = !waiting_.empty();
+  const Wake sleepers = all_to_wake();
   lock.unlock();
-  if (wake_worker) worker_wake_.notify_one();
-  if (wake_waiters) done_.notify_all();
+  wake_up(sleepers);
+}
+
+/// Whoever runs looks for more, and so does a thread that helps an exchange if it may run what is ready. With the lock.
+Queue::Wake Queue::worker_to_wake() {
+  if (running_ || !worker_asleep_ || !best(Runner::worker) || (helping_ && best(Runner::waiter))) return {};
+  worker_asleep_ = false;
+  return {.worker = true, .attended = attended_};
+}
+
+Queue::Wake Queue::all_to_wake() {
+  Wake sleepers = worker_to_wake();
+  sleepers.waiters =
+      std::any_of(waiting_.begin(), waiting_.end(), [&](Point p) { return p == kNever || near(p) || progress_.done(p); }) ||
+      (!waiting_.empty() && !running_ && best(Runner::waiter));
+  return sleepers;
+}
+
+void Queue::wake_up(const Wake& sleepers) {
+  if (sleepers.attended) sleepers.attended->recall();
+  if (sleepers.worker) worker_wake_.notify_one();
+  if (sleepers.waiters) done_.notify_all();
 }
 
 void Queue::work() {
   for (;;) {
     const uint64_t seen = news_.load(std::memory_order_acquire);
-    if (run_until(kNever, Runner::worker)) continue;
+    if (run_until(kNever, Runner::worker) || attend_exchange()) continue;
     auto ready = [&] { return news_.load(std::memory_order_acquire) != seen && !running_; };
     if (spin_until(ready, spin_pauses())) continue;
     std::unique_lock lock(mutex_);

@@ -119,8 +119,14 @@ class Queue {
     uint64_t failed_at = 0;
     mutable bool told = false;  // somebody got the error
   };
-  /// A thread that waits runs short commands only, and not for long at a time: it must be able to give up.
-  enum class Runner : uint8_t { worker, waiter };
+  /// A thread that waits runs short commands only, and not for long at a time: it must be able to give up. One that has
+  /// ended an exchange runs what takes no time.
+  enum class Runner : uint8_t { worker, waiter, finisher };
+  /// Threads to be woken when the lock is free.
+  struct Wake {
+    bool worker = false, waiters = false;
+    std::shared_ptr<Exchange> attended;  // by the worker
+  };
   enum class Patience : uint8_t { may_give_up, endless };
 
   void check(const Stream& stream, Call call) const;
@@ -130,12 +136,18 @@ class Queue {
   void drop_queued();
   void wait_behind_runner(Point point);
   std::shared_ptr<Exchange> under_way() const;
+  bool help_exchange(Point point);
+  bool attend_exchange();
+  Wake worker_to_wake();
+  Wake all_to_wake();
+  void wake_up(const Wake& sleepers);
   bool near(Point point) const;
   bool awaited(const Stream& stream) const;
   bool run_until(Point point, Runner runner);
   Stream* best(Runner runner) const;
   Stream* next(Runner runner);
   bool ready(const Entry& entry) const;
+  bool may_run(const Entry& entry, Runner runner) const;
   Entry pop(Stream& stream);
   void inherit(Stream& stream, const Entry& entry);
   void begin_exchange(Stream& stream, std::unique_lock<std::mutex>& lock);
@@ -154,7 +166,10 @@ class Queue {
   std::atomic<uint64_t> queued_{0};   // entries not yet done
   std::atomic<uint64_t> news_{0};     // counts what may make an entry ready: submissions, ends of exchanges
   std::atomic<bool> running_{false};  // somebody executes a command; changes under mutex_
-  bool worker_asleep_ = false, stop_ = false;
+  std::atomic<bool> worker_asleep_{false};  // until it is woken; changes under mutex_
+  bool stop_ = false;
+  std::shared_ptr<Exchange> attended_;  // by the worker, which then counts as asleep
+  int helping_ = 0;                     // threads that help an exchange and then run what is ready
   std::vector<Point> waiting_;       // of threads that sleep behind the one that runs
   std::atomic<bool> failed_{false};  // some error is sticky
   std::optional<Error> lost_;

@@ -549,7 +549,7 @@ void bind_backend(pybind11::module_& m) {
   py::class_<SpyreBackend, c10d::Backend, c10::intrusive_ptr<SpyreBackend>>(m, "SpyreBackend")
       .def_property_readonly("options",
                              [](SpyreBackend& backend) {
-                               py::module_::import("torch_spyre.distributed.groups").attr("name_default_backends")();
+                               py::module_::import("torch_spyre.distributed.groups").attr("prepare_split")();
                                return backend.getBackendOptions();
                              })
       .def(

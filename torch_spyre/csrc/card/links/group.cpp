@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group: its mailbox, its links, and the operations under way. Whoever has time moves them on: a thread that waits
-// for the card, for a blink; else the thread of the group, which sleeps on the bell of the mailbox until a peer rings
-// it.
+// A group: its mailbox, its links, and the operations under way. One thread at a time moves them on: the one that runs
+// what comes after them, while it has nothing else to do, or one that waits for the card, for a blink; else the thread
+// of the group. It sleeps on the bell of the mailbox until as many peers have rung as the operation needs: a thread
+// that wakes for every peer costs more than the data that it moves.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +20,8 @@ namespace {
 
 using Time = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLook{50};    // between looks whether peers live, while somebody waits
-constexpr std::chrono::milliseconds kDoze{1000};  // the same, while nobody does
+constexpr std::chrono::milliseconds kDoze{250};  // the same, while nobody does
+constexpr int kSpins = 16;                        // some 10 us each, as spin_pauses() has it
 
 class Group;
 
@@ -33,6 +35,8 @@ class OperationExchange final : public GroupExchange, public std::enable_shared_
   void begin(std::byte* memory, uint64_t arrival_ns, Done done) override;
   void cancel(const std::string& reason) override;
   bool help() override;
+  bool attend(const std::function<bool()>& wanted) override;
+  void recall() override;
   bool quick() const override { return operation->message_bytes() <= kEnclosedBytes; }
   int source() const override { return source_; }
   std::shared_ptr<const ExchangeInfo> info() const override { return info_; }
@@ -82,15 +86,19 @@ class Group final : public std::enable_shared_from_this<Group> {
       stop_ = true;
       if (!failure_) failure_ = Error("PeerLost", "the group '" + options_.name + "' is destroyed on this rank");
     }
-    mailbox_->ring_bell();
+    recall();
     if (thread_.joinable()) thread_.join();
     mailbox_->say(Mailbox::left, "");
   }
 
   void close() {
     stop();
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     closed_ = true;
+    for (; attended_; lock.lock()) {  // by a thread that has been recalled
+      lock.unlock();
+      std::this_thread::yield();
+    }
     for (auto& link : links_) link.reset();
     mailbox_->close();
   }
@@ -134,7 +142,7 @@ class Group final : public std::enable_shared_from_this<Group> {
       if (!failure_) failure_ = Error("PeerLost", reason);
     }
     mailbox_->say(Mailbox::gave_up, reason);
-    mailbox_->ring_bell();
+    recall();
   }
 
   Traffic traffic() const {
@@ -165,28 +173,49 @@ class Group final : public std::enable_shared_from_this<Group> {
         ended.push_back({exchange, error});
         active_.remove(exchange);
       }
+      const uint32_t seen = mailbox_->head().bell.load(std::memory_order_seq_cst);
       advance_all(ended);
       if (!active_.empty() && !thread_.joinable()) thread_ = std::thread([this] { serve(); });
+      await_rings(seen);
     }
     finish(ended);
   }
 
-  /// Moves things on for a blink. While somebody does, peers need not wake the thread of the group.
-  bool help() {
+  /// Moves things on, or waits until something can move: for a blink, or with `wanted` for a while unless it becomes
+  /// true. Meanwhile peers need not wake the thread of the group. True if something ended.
+  bool attend(const std::function<bool()>* wanted) {
     std::vector<Ended> ended;
-    {
-      std::lock_guard lock(mutex_);
-      if (closed_) return false;
-      auto& polling = mailbox_->head().polling;
-      polling.fetch_add(1, std::memory_order_seq_cst);
-      auto done = [&] { return (advance_all(ended) && !ended.empty()) || active_.empty(); };
-      options_.may_spin ? spin_until(done, spin_pauses() / 2, 0) : done();
-      polling.fetch_sub(1, std::memory_order_seq_cst);
-      mailbox_->ring_bell();
+    std::unique_lock lock(mutex_);
+    if (closed_ || attended_) return false;
+    attended_ = true;
+    auto& head = mailbox_->head();
+    head.polling.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t recalls = recalls_.load(std::memory_order_seq_cst);
+    const auto until = Time::now() + kLook;
+    uint32_t seen = 0;
+    for (bool more = true; more;) {
+      seen = head.bell.load(std::memory_order_seq_cst);
+      const bool moved = advance_all(ended);
+      if (!ended.empty() || active_.empty() || (wanted && (*wanted)())) break;
+      if (moved) continue;
+      await_rings(seen);
+      lock.unlock();
+      more = spin() || (wanted && sleep(recalls, until, Mailbox::attendant));
+      lock.lock();
     }
+    attended_ = false;
+    head.polling.fetch_sub(1, std::memory_order_seq_cst);
+    await_rings(seen);
+    lock.unlock();
     const bool some = !ended.empty();
     finish(ended);
     return some;
+  }
+
+  /// Threads of this rank that sleep here look around.
+  void recall() {
+    recalls_.fetch_add(1, std::memory_order_seq_cst);
+    mailbox_->wake_own();
   }
 
   void cancel(const ExchangePtr& exchange, const std::string& reason) {
@@ -196,7 +225,7 @@ class Group final : public std::enable_shared_from_this<Group> {
       if (!failure_) failure_ = Error("PeerLost", "this rank gave up an exchange: " + reason);
     }
     mailbox_->say(Mailbox::gave_up, reason);
-    mailbox_->ring_bell();
+    recall();
   }
 
  private:
@@ -309,35 +338,86 @@ class Group final : public std::enable_shared_from_this<Group> {
                                           "; raise the timeout of the group, or see what keeps the rank");
   }
 
+  /// Rings of the bell before anything ends, at least. With the lock.
+  uint32_t rings_awaited() const {
+    uint32_t rings = ~0u >> 2;
+    for (const ExchangePtr& exchange : active_) rings = std::min(rings, exchange->operation->rings_awaited());
+    return rings;
+  }
+
+  /// From now on peers wake who sleeps here when something may end: things have been moved on since the bell was at
+  /// `seen`. It is the thread of the group unless another attends. With the lock.
+  void await_rings(uint32_t seen) {
+    auto& head = mailbox_->head();
+    head.wake_at.store(seen + rings_awaited(), std::memory_order_seq_cst);
+    if (attended_ || active_.empty())
+      head.sleepers.fetch_and(~uint32_t{Mailbox::keeper}, std::memory_order_seq_cst);
+    else
+      head.sleepers.fetch_or(Mailbox::keeper, std::memory_order_seq_cst);
+    const uint32_t sleepers = head.sleepers.load(std::memory_order_seq_cst);
+    if (sleepers && rung()) shared_futex_wake(head.bell, sleepers);
+  }
+  bool rung() const {
+    const auto& head = mailbox_->head();
+    return Mailbox::reached(head.bell.load(std::memory_order_seq_cst), head.wake_at.load(std::memory_order_seq_cst));
+  }
+
+  /// What the thread of the group does.
   void serve() {
     std::unique_lock lock(mutex_);
     auto looked = Time::now();
     for (;;) {
       if (stop_ && active_.empty()) return;
+      const uint32_t recalls = recalls_.load(std::memory_order_seq_cst);
       const uint32_t seen = mailbox_->head().bell.load(std::memory_order_seq_cst);
       std::vector<Ended> ended;
-      const bool moved = advance_all(ended);
+      const bool moved = !attended_ && advance_all(ended);
       if (Time::now() - looked > kLook) {
         look_around(ended);
         looked = Time::now();
       }
-      const bool busy = !active_.empty();
+      if (!attended_) await_rings(seen);
+      const bool busy = !active_.empty(), attended = attended_;
       lock.unlock();
       const bool idle = !moved && ended.empty();
       finish(ended);
-      if (idle) sleep(seen, busy);
+      if (idle && !(busy && !attended && spin())) sleep(recalls, Time::now() + (busy ? kLook : kDoze), Mailbox::keeper);
       lock.lock();
     }
   }
 
-  void sleep(uint32_t seen, bool busy) {
+  /// Until the bell has rung for who waits here; false if it takes longer than a blink. A blink is longer than it takes
+  /// a thread to wake: a rank that has slept once would else find its peer asleep each time.
+  bool spin() const {
+    if (!options_.may_spin) return false;
+    auto& polling = mailbox_->head().polling;
+    polling.fetch_add(1, std::memory_order_seq_cst);
+    bool yes = false;
+    for (int i = 0; i < kSpins && !yes; ++i) yes = spin_until([this] { return rung(); }, spin_pauses() / 4, 1);
+    polling.fetch_sub(1, std::memory_order_seq_cst);
+    return yes || rung();
+  }
+
+  /// The same without a limit but `until`; false at that time, or if somebody recalled the thread.
+  bool sleep(uint32_t recalls, Time::time_point until, Mailbox::Sleeper who) {
     auto& head = mailbox_->head();
-    auto rung = [&] { return head.bell.load(std::memory_order_acquire) != seen; };
-    if (busy && options_.may_spin && spin_until(rung, spin_pauses() / 4)) return;
-    head.sleeping.store(1, std::memory_order_seq_cst);
-    const auto limit = std::chrono::duration_cast<std::chrono::microseconds>(busy ? kLook : kDoze).count();
-    if (!rung()) shared_futex_wait(head.bell, seen, static_cast<uint64_t>(limit));
-    head.sleeping.store(0, std::memory_order_seq_cst);
+    const bool attends = who == Mailbox::attendant;
+    if (attends) {
+      head.sleepers.fetch_or(who, std::memory_order_seq_cst);
+      head.polling.fetch_sub(1, std::memory_order_seq_cst);
+    }
+    bool yes = false, over = false;
+    while (!yes && !over) {
+      const uint32_t seen = head.bell.load(std::memory_order_seq_cst);
+      over = recalls_.load(std::memory_order_seq_cst) != recalls || Time::now() >= until;
+      yes = (head.sleepers.load(std::memory_order_seq_cst) & who) && rung();
+      if (!yes && !over) shared_futex_wait(head.bell, seen, until, who);
+    }
+    if (attends) {
+      head.polling.fetch_add(1, std::memory_order_seq_cst);
+      head.sleepers.fetch_and(~uint32_t{who}, std::memory_order_seq_cst);
+    }
+    return yes;
   }
 
   GroupOptions options_;
@@ -351,6 +431,8 @@ class Group final : public std::enable_shared_from_this<Group> {
   uint64_t collectives_ = 0, messages_ = 0;
   Traffic traffic_;
   bool stop_ = false, closed_ = false;
+  bool attended_ = false;  // by a thread that is not the group's
+  std::atomic<uint32_t> recalls_{0};
   std::thread thread_;
 };
 
@@ -362,7 +444,17 @@ void OperationExchange::begin(std::byte* memory, uint64_t arrival_ns, Done done)
 
 bool OperationExchange::help() {
   auto group = group_;
-  return group->help();
+  return group->attend(nullptr);
+}
+
+bool OperationExchange::attend(const std::function<bool()>& wanted) {
+  auto group = group_;
+  return group->attend(&wanted);
+}
+
+void OperationExchange::recall() {
+  auto group = group_;
+  group->recall();
 }
 
 void OperationExchange::cancel(const std::string& reason) {

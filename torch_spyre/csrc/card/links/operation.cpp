@@ -143,6 +143,16 @@ class CollectiveOperation final : public Operation {
     return peers;
   }
 
+  /// Once for every letter that has not come.
+  uint32_t rings_awaited() const override {
+    uint32_t letters = 0;
+    for (const State& s : states_) {
+      if (!s.sends.empty()) return 1;
+      letters += !s.receives.empty();
+    }
+    return step_ == Step::letters ? std::max(letters, 1u) : 1;
+  }
+
  private:
   enum class Step { letters, data, results };
   struct State {
@@ -253,6 +263,7 @@ class CollectiveOperation final : public Operation {
       PooledBytes& data = data_[static_cast<size_t>(peer)] = take(letter.enclosed);
       s.receives.push_back(link(peer).receive(Lane::collective, data.span()));
     }
+    link(peer).tell();
     return s.sends.empty() && s.receives.empty();
   }
 
@@ -451,6 +462,7 @@ class SendOperation final : public Operation {
   }
   bool advance(bool& moved) override {
     while (!flows_.empty() && flows_.front()->advance(moved)) flows_.pop_front();
+    peers_.links[static_cast<size_t>(call_.root)]->tell();
     return flows_.empty();
   }
   std::vector<int> awaited() const override { return {call_.root}; }

@@ -73,6 +73,8 @@ class Operation {
   /// Peers that it waits for.
   virtual std::vector<int> awaited() const = 0;
   virtual int source() const { return -1; }
+  /// How often peers will ring the bell, at least, before all is done.
+  virtual uint32_t rings_awaited() const { return 1; }
 
   uint64_t end_ns() const { return end_ns_; }
   const Call& call() const { return call_; }

@@ -79,14 +79,15 @@ bool ProcessWatch::alive() const {
   return poll(&watched, 1, 0) == 0;
 }
 
-void shared_futex_wake(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void shared_futex_wake(std::atomic<uint32_t>& word, uint32_t bits) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, bits);
 }
 
-void shared_futex_wait(std::atomic<uint32_t>& word, uint32_t seen, uint64_t microseconds) {
-  const timespec limit{static_cast<time_t>(microseconds / 1'000'000),
-                       static_cast<long>(microseconds % 1'000'000 * 1000)};
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &limit, nullptr, 0);
+void shared_futex_wait(std::atomic<uint32_t>& word, uint32_t seen, std::chrono::steady_clock::time_point until,
+                       uint32_t bits) {
+  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(until.time_since_epoch()).count();
+  const timespec limit{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_BITSET, seen, &limit, nullptr, bits);
 }
 
 }  // namespace spyre::card

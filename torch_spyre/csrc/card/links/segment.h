@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,9 +46,10 @@ class ProcessWatch {
   int fd_;
 };
 
-/// Wakes a thread of another process. The word lies in shared memory.
-void shared_futex_wake(std::atomic<uint32_t>& word);
-/// Returns when the word is not `seen` any more, when woken, or after the time.
-void shared_futex_wait(std::atomic<uint32_t>& word, uint32_t seen, uint64_t microseconds);
+/// Wakes threads of any process that wait with one of `bits`. The word lies in shared memory.
+void shared_futex_wake(std::atomic<uint32_t>& word, uint32_t bits);
+/// Returns when the word is not `seen` any more, when woken, or at the time.
+void shared_futex_wait(std::atomic<uint32_t>& word, uint32_t seen, std::chrono::steady_clock::time_point until,
+                       uint32_t bits);
 
 }  // namespace spyre::card

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "mailbox.h"
 
@@ -16,13 +17,21 @@ void in_ring(uint64_t position, uint64_t capacity, uint64_t n, const Copy& copy)
 
 class SendFlow final : public Flow {
  public:
-  SendFlow(const Mailbox& to, int rank, Lane lane, std::span<const std::byte> bytes)
-      : to_(to), ring_(to.ring(rank, lane)), data_(to.bytes(rank, lane)), lane_(lane), bytes_(bytes) {}
+  /// `untold` is set when the peer is to hear of what was written.
+  SendFlow(const Mailbox& to, bool& untold, int rank, Lane lane, std::span<const std::byte> bytes)
+      : untold_(untold), ring_(to.ring(rank, lane)), data_(to.bytes(rank, lane)), lane_(lane), bytes_(bytes) {}
 
   bool advance(bool& moved) override {
+    if (bytes_.empty() || write(moved)) return true;
+    ring_.full.store(1, std::memory_order_seq_cst);
+    return write(moved);  // what was read before it could see the line above
+  }
+
+ private:
+  bool write(bool& moved) {
     const uint64_t capacity = kRingBytes[static_cast<int>(lane_)];
     const uint64_t written = ring_.written.load(std::memory_order_relaxed);
-    const uint64_t room = capacity - (written - ring_.read.load(std::memory_order_acquire));
+    const uint64_t room = capacity - (written - ring_.read.load(std::memory_order_seq_cst));
     const uint64_t n = std::min<uint64_t>(room, bytes_.size());
     if (n) {
       in_ring(written, capacity, n, [&](uint64_t at, uint64_t from, uint64_t count) {
@@ -30,14 +39,12 @@ class SendFlow final : public Flow {
       });
       ring_.written.store(written + n, std::memory_order_release);
       bytes_ = bytes_.subspan(n);
-      to_.ring_bell();
-      moved = true;
+      moved = untold_ = true;
     }
     return bytes_.empty();
   }
 
- private:
-  const Mailbox& to_;
+  bool& untold_;
   Ring& ring_;
   std::byte* data_;
   Lane lane_;
@@ -57,9 +64,12 @@ class ReceiveFlow final : public Flow {
     if (n) {
       in_ring(read, capacity, n,
               [&](uint64_t at, uint64_t to, uint64_t count) { std::memcpy(bytes_.data() + to, data_ + at, count); });
-      ring_.read.store(read + n, std::memory_order_release);
+      ring_.read.store(read + n, std::memory_order_seq_cst);
       bytes_ = bytes_.subspan(n);
-      from_.ring_bell();
+      if (ring_.full.load(std::memory_order_seq_cst)) {
+        ring_.full.store(0, std::memory_order_seq_cst);
+        from_.ring_bell();
+      }
       moved = true;
     }
     return bytes_.empty();
@@ -79,10 +89,13 @@ class SharedLink final : public Link {
       : own_(std::move(own)), theirs_(ranks, at), watch_(at.process), process_(at.process), rank_(rank), peer_(peer) {}
 
   std::unique_ptr<Flow> send(Lane lane, std::span<const std::byte> bytes) override {
-    return std::make_unique<SendFlow>(theirs_, rank_, lane, bytes);
+    return std::make_unique<SendFlow>(theirs_, untold_, rank_, lane, bytes);
   }
   std::unique_ptr<Flow> receive(Lane lane, std::span<std::byte> bytes) override {
     return std::make_unique<ReceiveFlow>(*own_, theirs_, peer_, lane, bytes);
+  }
+  void tell() override {
+    if (std::exchange(untold_, false)) theirs_.ring_bell();
   }
   std::string lost() override {
     const uint32_t state = theirs_.head().state.load(std::memory_order_acquire);
@@ -98,6 +111,7 @@ class SharedLink final : public Link {
   Mailbox theirs_;
   ProcessWatch watch_;
   int process_, rank_, peer_;
+  bool untold_ = false;
 };
 
 }  // namespace

@@ -186,6 +186,10 @@ class Exchange {
   virtual void cancel(const std::string& reason) = 0;
   /// A thread that waits for the card lends itself for a blink. True if something ended.
   virtual bool help() = 0;
+  /// The same for the thread that runs what comes after: it stays for a while, until something ends or it is wanted
+  /// elsewhere. Whoever makes `wanted` true calls `recall` then.
+  virtual bool attend(const std::function<bool()>& wanted) = 0;
+  virtual void recall() = 0;
   /// Whether `begin` takes so little time that the caller of Card::exchange may do it.
   virtual bool quick() const = 0;
 };

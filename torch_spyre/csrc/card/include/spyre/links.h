@@ -58,12 +58,14 @@ class Flow {
 };
 
 /// The way to one peer and back. Bytes of one lane arrive in the order in which they were sent. When bytes can move, it
-/// rings the bell of the group.
+/// rings the bell of the group: at least once for every flow that waits.
 class Link {
  public:
   virtual ~Link() = default;
   virtual std::unique_ptr<Flow> send(Lane lane, std::span<const std::byte> bytes) = 0;
   virtual std::unique_ptr<Flow> receive(Lane lane, std::span<std::byte> bytes) = 0;
+  /// After flows have advanced: lets the peer know what they have sent.
+  virtual void tell() {}
   /// Why nothing more will come, or empty.
   virtual std::string lost() = 0;
   virtual const char* name() const = 0;
