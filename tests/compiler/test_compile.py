@@ -9,6 +9,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor import metrics
 
 import torch_spyre.explain  # noqa: F401
+from torch_spyre.predict import timing_only
 
 
 def half(*size: int, scale: float = 1.0) -> torch.Tensor:
@@ -223,3 +224,21 @@ def test_products_of_two_dtypes_are_refused_by_name() -> None:
     a, b = torch.ones(2, 2, device="spyre"), torch.ones(2, 2, dtype=torch.int64, device="spyre")
     with pytest.raises(RuntimeError, match=r"expected .* and .* to have the same dtype, but got: .* != .*"):
         torch.compile(torch.mm, dynamic=False)(a, b)
+
+
+def test_a_value_converted_to_two_dtypes() -> None:
+    """Both conversions have one name and one operand; only the second saturates."""
+    x = torch.tensor([300.7, -3.2, 5.5, -200.0, 70000.0])
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return (x.to(torch.int32) * 2).sum() * 0 + x.to(torch.int8).float().sum()
+
+    assert compiled(call, x) == 127 - 3 + 5 - 128 + 127
+
+
+def test_a_running_sum_of_bytes_longer_than_a_scratchpad() -> None:
+    """Its check adds the same bytes as floats, one after the other without a copy of them in the scratchpad."""
+    with timing_only():
+        torch._dynamo.reset()
+        torch.compile(lambda x: x.cumsum(0))(torch.empty(600_000, dtype=torch.int8, device="spyre"))
+        torch.spyre.synchronize()

@@ -260,3 +260,13 @@ def test_a_whole_power_in_16_bits_is_rounded_once(mode: str, exponent: float) ->
     x = floats(torch.float16, 0.6, 2)
     call = torch.compile(torch.pow, dynamic=False) if mode == "compiled" else torch.pow
     assert_close_dl16(call(x.to("spyre"), exponent), dl16(x) ** float(exponent))
+
+
+@pytest.mark.parametrize("function", [torch.exp, torch.sin, torch.tan])
+def test_functions_of_bfloat16_take_the_nine_bits_that_the_card_holds(function: Callable[..., torch.Tensor]) -> None:
+    """A copy in bfloat16 has seven of them, which is not what the function was given."""
+    x = torch.empty(500, dtype=torch.bfloat16, device="spyre").uniform_(-9, 9)
+    held, copied = x.float().cpu().double(), x.cpu().double()
+    assert (held != copied).sum() > 250
+    got = function(x).float().cpu().double()
+    assert ((got - function(held)).abs() <= function(held).abs() * 2.0**-10 * 1.001).all()

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from torch_spyre._inductor.tilegraph.expr import held_as
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node
 from torch_spyre._inductor.tilegraph.index import Index, decompose
 
@@ -26,7 +27,7 @@ def run(graph: Graph) -> Graph:
     for node in graph.nodes:
         _redirect(graph, node, moved)
         if _joinable(graph, node, writes) and all(_separates(graph, node, r) for r in readers[node.output.buffer]):
-            key = _key(node)
+            key = _key(node), held_as(graph.buffers[node.output.buffer].dtype)
             for twin in seen.get(key, ()):
                 strides = _strides(graph, twin, node)
                 if strides is not None:

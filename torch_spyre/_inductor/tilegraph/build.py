@@ -20,7 +20,7 @@ from torch._inductor.virtualized import V
 from torch_spyre._inductor import hints
 from torch_spyre._inductor.debug import provenance
 from torch_spyre._inductor.tilegraph.carried import UNDEFINED, Assertion, Ranking, Windows
-from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, decoded_by_products, dtype_name, is_float
+from torch_spyre._inductor.tilegraph.expr import Expr, cast, const, decoded_by_products, dtype_name, held_as, is_float
 from torch_spyre._inductor.tilegraph.forward import forward_copies
 from torch_spyre._inductor.tilegraph.graph import Buffer, Const, Graph, Load, Node, Position, Value
 from torch_spyre._inductor.tilegraph.index import BASE, Index
@@ -158,7 +158,7 @@ class Builder:
         """A load whose index has digits of a sum of dims: of a copy that holds all values of the sum side by side."""
         sizes = tuple(dims.items())
         source: tuple[Value, ...] = (Load(buffer.name, whole),)
-        copy = self._recall("identity", sizes, source)
+        copy = self._recall("identity", sizes, source, buffer.dtype)
         if copy is None:
             copy = self.temp(sizes, buffer.dtype)
             self._node("identity", sizes, source, copy, origin=origin)
@@ -360,7 +360,7 @@ class Builder:
             return self._operand(expr.args[0], dims, origin)
         inputs = tuple(self._operand(a, dims, origin) for a in expr.args)
         live = _used(inputs, dims)
-        known = self._recall(expr.op, live, inputs)
+        known = self._recall(expr.op, live, inputs, expr.dtype)
         if known is not None:
             return known
         output = self.temp(live, expr.dtype)
@@ -380,10 +380,10 @@ class Builder:
     def _copy(self, value: Value, dims: Dims, origin: str, over: Dims | None = None, dtype: str | None = None) -> Load:
         """The value in a new buffer, contiguous over the dims it depends on (or over given ones)."""
         live = _live(over) if over is not None else _used((value,), tuple(dims))
-        known = self._recall("identity", live, (value,))
+        dtype = dtype or (self.buffers[value.buffer].dtype if isinstance(value, Load) else "int32")
+        known = self._recall("identity", live, (value,), dtype)
         if known is not None and known.index.dims == tuple(d for d, _ in live):
             return known
-        dtype = dtype or (self.buffers[value.buffer].dtype if isinstance(value, Load) else "int32")
         output = self.temp(live, dtype)
         self._node("identity", live, (value,), output, origin=origin)
         self._remember("identity", live, (value,), output)
@@ -395,7 +395,7 @@ class Builder:
         places = tuple(self._stored(p, dims, origin) for p in expr.args)
         inputs = (table, *places)
         live = _used(inputs, tuple(dims)) if output is None else tuple(dims)
-        known = self._recall("gather", live, inputs) if output is None else None
+        known = self._recall("gather", live, inputs, expr.dtype) if output is None else None
         if known is not None:
             return known
         output = output or self.temp(live, expr.dtype)
@@ -443,9 +443,10 @@ class Builder:
         node = Node(name, op, dims, inputs, output, reduced, {}, origin, along, limits, top, self.hints)
         self.nodes.append(node)
 
-    def _key(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...]) -> tuple[Any, ...]:
+    def _key(self, op: str, dims: Dims, inputs: tuple[Value, ...], dtype: str) -> tuple[Any, ...]:
         rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
-        return op, tuple(n for _, n in dims), tuple(self._value_key(v, rename) for v in inputs)
+        held = tuple(self._value_key(v, rename) for v in inputs)
+        return op, held_as(dtype), tuple(n for _, n in dims), held
 
     def _value_key(self, value: Value, rename: dict[str, str]) -> object:
         if isinstance(value, Const):
@@ -454,14 +455,15 @@ class Builder:
         return (value.buffer, self.version.get(value.buffer, 0), index) if isinstance(value, Load) else index
 
     def _remember(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...], output: Load) -> None:
-        if self._recall(op, dims, inputs) is None:
+        dtype = self.buffers[output.buffer].dtype
+        if self._recall(op, dims, inputs, dtype) is None:
             rename = {d: f"x{i}" for i, (d, _) in enumerate(dims)}
             held = Load(output.buffer, output.index.rename(rename))
-            self.seen[self._key(op, dims, inputs)] = (held, self.version.get(output.buffer, 0))
+            self.seen[self._key(op, dims, inputs, dtype)] = (held, self.version.get(output.buffer, 0))
 
-    def _recall(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...]) -> Load | None:
+    def _recall(self, op: str, dims: tuple[tuple[str, int], ...], inputs: tuple[Value, ...], dtype: str) -> Load | None:
         """Where the value is, unless that buffer was written again since."""
-        known, version = self.seen.get(self._key(op, dims, inputs), (None, 0))
+        known, version = self.seen.get(self._key(op, dims, inputs, dtype), (None, 0))
         if known is None or version != self.version.get(known.buffer, 0):
             return None
         return Load(known.buffer, known.index.rename({f"x{i}": d for i, (d, _) in enumerate(dims)}))

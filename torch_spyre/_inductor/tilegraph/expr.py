@@ -69,6 +69,11 @@ def const(value: float | int | bool, dtype: str) -> Expr:
     return Expr("const", dtype, leaf=Const(value, dtype))
 
 
+def held_as(dtype: str) -> str:
+    """One name for the dtypes whose values the card holds alike."""
+    return next((same[0] for same in (SIXTEEN_BIT, WIDE_INTEGERS, FIVE_BIT_EXPONENTS) if dtype in same), dtype)
+
+
 def is_float(dtype: str) -> bool:
     return "float" in dtype
 
