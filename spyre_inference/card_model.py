@@ -32,7 +32,7 @@ class CardModel:
         self.card = torch.device(DEVICE_NAME, torch.spyre.current_device())
         self.model, self.width, self.slots, self.page = model, width, slots, limits.page
         self.forward: Callable[..., Any] = model.forward
-        self.head: Callable[..., Any] | None = model.compute_logits if generates else None  # type: ignore[assignment]
+        self.head: Callable[..., Any] | None = model.compute_logits if generates else None
         experts.become(model)
         self.adapters = adapters.become(model, self.card) if slots else None
         self.current = Current()
