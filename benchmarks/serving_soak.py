@@ -168,12 +168,15 @@ def main() -> int:
             result = asyncio.run(soak(url, server.pid, options))
             server.send_signal(signal.SIGTERM)
             result["ended_with"] = server.wait(120)
+        except BaseException:
+            log.seek(0)
+            lines = (line for line in log if line.startswith("(EngineCore") or "rror" in line and "INFO:" not in line)
+            print("".join([*lines][:200]), file=sys.stderr)
+            raise
         finally:
             if server.poll() is None:
                 server.kill()
                 server.wait()
-                log.seek(0)
-                print(log.read()[-4000:], file=sys.stderr)
     print(json.dumps(result, indent=2))
     return 0 if result["passed"] else 1
 

@@ -32,7 +32,7 @@ class CardModel:
         self.card = torch.device(DEVICE_NAME, torch.spyre.current_device())
         self.model, self.width, self.slots, self.page = model, width, slots, limits.page
         self.forward: Callable[..., Any] = model.forward
-        self.head: Callable[..., Any] | None = model.compute_logits if generates else None  # type: ignore[assignment]
+        self.head: Callable[..., Any] | None = model.compute_logits if generates else None
         experts.become(model)
         self.adapters = adapters.become(model, self.card) if slots else None
         self.current = Current()
@@ -209,7 +209,7 @@ class CardModel:
             self.blocks.size = sizes
             if self.adapters is not None:
                 self.adapters.chosen = inputs["adapters"]
-            return self.forward(inputs["ids"], inputs["positions"], None, None)  # type: ignore[no-any-return]
+            return self.forward(inputs["ids"], inputs["positions"], None, None)
 
         step = self.steps[sizes] = RecordedStep(inputs, forward)
         self._ready(step, sizes)
@@ -223,10 +223,10 @@ class CardModel:
             rows = torch.zeros(count, self.width, dtype=torch.float16).to(self.card)
 
             def logits() -> torch.Tensor:
-                return head(rows)  # type: ignore[no-any-return]
+                return head(rows)
 
             def largest() -> torch.Tensor:
-                return head(rows).argmax(-1).to(torch.int32)  # type: ignore[no-any-return]
+                return head(rows).argmax(-1).to(torch.int32)
 
             found = self.heads[count, best] = RecordedStep({"rows": rows}, largest if best else logits)
             self._ready(found, f"{count} rows of logits")

@@ -110,6 +110,16 @@ class SpyreModelRunner(CPUModelRunner):
         finally:
             self.choosing = False
 
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """A request in the middle of its prompt gives no token, so its seed must not draw: vLLM winds its generator back,
+        which generators of the CPU cannot do."""
+        generators, waiting = self.input_batch.generators, self.discard_request_mask.np[: self.input_batch.num_reqs]
+        held = {n: generators.pop(n) for n in waiting.nonzero()[0].tolist() if n in generators}
+        try:
+            return super().sample_tokens(grammar_output)
+        finally:
+            generators.update(held)
+
     def _model_forward(
         self,
         input_ids: torch.Tensor | None = None,

@@ -63,7 +63,7 @@ class SpyreWorker(cpu_worker.CPUWorker):
             return int(given)
         free, total = torch.spyre.mem_get_info()
         host = memory_budget() // self.parallel_config.local_world_size
-        used = total - free
+        used = int(total - free)
         available = int(min(total, host) * self.cache_config.gpu_memory_utilization) - used
         if available <= 0:
             raise OutOfMemory(

@@ -39,6 +39,14 @@ def test_a_seed_is_a_seed(engine: Any) -> None:
     assert made[0] == made[2] != made[1]
 
 
+def test_a_seed_does_not_draw_between_chunks(engine: Any) -> None:
+    made = []
+    for _ in range(2):  # the second time the prompt comes from the cache, in one chunk
+        made.append(ids(engine, LONG, temperature=1.5, seed=5))
+    engine.reset_prefix_cache()
+    assert made[0] == made[1] == ids(engine, LONG, temperature=1.5, seed=5)
+
+
 def test_several_answers(engine: Any) -> None:
     made = said(engine, CAPITAL, temperature=1.0, n=3, seed=3)
     assert len(made) == 3 and len({tuple(m.token_ids) for m in made}) > 1

@@ -112,6 +112,7 @@ WEATHER = {
     "type": "function",
     "function": {
         "name": "weather",
+        "strict": True,
         "description": "The weather in a city",
         "parameters": {
             "type": "object",
@@ -126,10 +127,8 @@ WEATHER = {
 @pytest.mark.parametrize("choice", [{"type": "function", "function": {"name": "weather"}}, "required"])
 def test_a_tool_is_called(server: str, choice: Any) -> None:
     ask = {"messages": [{"role": "user", "content": "Weather in Rome?"}], "tools": [WEATHER], "tool_choice": choice}
-    message = json.loads(post(server, "/v1/chat/completions", **ask, max_tokens=40, temperature=0))["choices"][0][
-        "message"
-    ]
-    called = message["tool_calls"][0]["function"]
+    answer = json.loads(post(server, "/v1/chat/completions", **ask, max_tokens=64, temperature=0))
+    called = answer["choices"][0]["message"]["tool_calls"][0]["function"]
     assert called["name"] == "weather" and set(json.loads(called["arguments"])) == {"city", "days"}
 
 

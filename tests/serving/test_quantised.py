@@ -19,25 +19,29 @@ SIZES = {
     "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 256, "max_position_embeddings": 512,
 }  # fmt: skip
+INPUT_SCALE = 0.02  # where it does not depend on the input
 CLOSE = 0.25  # of logprobs: a state that is rounded otherwise before it becomes a code may become the next one
 
 
 class OfCodes(nn.Module):
     """A linear layer of codes in fp32, with inputs as codes."""
 
-    def __init__(self, layer: nn.Linear, dtype: torch.dtype, whole: bool) -> None:
+    def __init__(self, layer: nn.Linear, dtype: torch.dtype, static: bool) -> None:
         super().__init__()
-        weight = layer.weight.detach()
-        self.codes, self.scale = encoded(weight.reshape(1, -1) if whole else weight, dtype)
-        self.codes = self.codes.view(weight.shape)
+        self.codes, self.scale = encoded(layer.weight.detach(), dtype)
+        self.static = static
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        codes, by_row = encoded(x.reshape(-1, x.shape[-1]), self.codes.dtype)
+        rows, by_row = x.reshape(-1, x.shape[-1]), torch.tensor(INPUT_SCALE)
+        if self.static:
+            codes = (rows / by_row).clamp(-448, 448).to(self.codes.dtype)
+        else:
+            codes, by_row = encoded(rows, self.codes.dtype)
         product = (codes.float() @ self.codes.float().t()) * by_row * self.scale.reshape(1, -1)
         return product.view(*x.shape[:-1], -1)
 
 
-def saved(folder: Path, name: str, serialized: bool) -> Any:
+def saved(folder: Path, name: str, serialized: bool, static: bool = False) -> Any:
     """A Llama in `folder`, with its weights as codes or not; and the model of codes."""
     from safetensors.torch import load_file, save_file
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -51,18 +55,20 @@ def saved(folder: Path, name: str, serialized: bool) -> Any:
     dtype, _ = FORMATS[name]
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear) and n != "lm_head"}
     for path, module in linear.items():
-        model.set_submodule(path, OfCodes(module, dtype, whole=False))
+        model.set_submodule(path, OfCodes(module, dtype, static))
     if serialized:
         tensors = load_file(folder / "model.safetensors")
         for path in linear:
             codes = model.get_submodule(path)
             tensors |= {f"{path}.weight": codes.codes, f"{path}.weight_scale": codes.scale.view(-1, 1)}
+            if static:
+                tensors[f"{path}.input_scale"] = torch.tensor([INPUT_SCALE])
         save_file(tensors, folder / "model.safetensors")
         kind = {"num_bits": 8, "type": "float" if name == "fp8" else "int", "symmetric": True}
         group = {
             "targets": ["Linear"],
             "weights": {**kind, "strategy": "channel", "dynamic": False},
-            "input_activations": {**kind, "strategy": "token", "dynamic": True},
+            "input_activations": {**kind, "strategy": "tensor" if static else "token", "dynamic": not static},
         }
         config = json.loads((folder / "config.json").read_text())
         config["quantization_config"] = {
@@ -103,6 +109,11 @@ def check(folder: Path, reference: Any, close: float, **options: Any) -> None:
 @pytest.mark.parametrize("name", ["fp8", pytest.param("int8", marks=pytest.mark.slow)])
 def test_a_compressed_checkpoint(name: str, tmp_path: Path) -> None:
     check(tmp_path, saved(tmp_path, name, serialized=True), CLOSE)
+
+
+@pytest.mark.slow
+def test_inputs_with_a_scale_of_the_checkpoint(tmp_path: Path) -> None:
+    check(tmp_path, saved(tmp_path, "fp8", serialized=True, static=True), CLOSE)
 
 
 @pytest.mark.slow

@@ -26,6 +26,9 @@ COMMON = {
 }
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
+    "llama_wide_heads": ("LlamaConfig", {"head_dim": 256}),
+    "llama_one_key_head": ("LlamaConfig", {"head_dim": 80, "num_key_value_heads": 1}),
+    "bloom": ("BloomConfig", {"n_layer": 3, "n_head": 4}),
     "cohere2": (
         "Cohere2Config",
         {
