@@ -27,7 +27,8 @@ from spyre_inference.vllm_api import (
 from spyre_inference.weights import onto_card
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops.kernels.paged_attention import PagedTables
+from torch_spyre.models.lengths import own_code
+from torch_spyre.ops.kernels.paged_attention import PagedTables, places_and_distances
 
 logger = init_logger(__name__)
 
@@ -124,9 +125,10 @@ class SpyreModelRunner(CPUModelRunner):
         ids = torch.zeros(sizes.rows, dtype=torch.int32).to(self.card)
         positions = torch.zeros(sizes.rows, dtype=torch.int32).to(self.card)
         paged = PagedTables(**on_card)
+        work_out = torch.compile(own_code(places_and_distances), dynamic=False)
 
         def forward() -> torch.Tensor:
-            self.current.tables = paged.located(PAGE)
+            self.current.tables = paged.located(PAGE, work_out)
             self.blocks.size = sizes
             return self.model(input_ids=ids, positions=positions, intermediate_tensors=None, inputs_embeds=None)
 
