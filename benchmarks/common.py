@@ -19,7 +19,7 @@ Action = Callable[[], object]
 ROOT = Path(__file__).resolve().parents[1]
 
 # Language models: tokens of a prompt, tokens before the first decoded one, tokens decoded in a row.
-PROMPT, CONTEXT, STEPS = 512, 64, 8
+PROMPT, CONTEXT, STEPS = 512, 64, 32
 
 
 def sample(action: Action, calls: int) -> float:

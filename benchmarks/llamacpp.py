@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python benchmarks/llamacpp.py [--threads N] [--rounds N]: SmolLM2-135M in llama.cpp, weights in F16.
+"""python benchmarks/llamacpp.py [--threads N] [--rounds N]: SmolLM2-135M in llama.cpp, weights in F16 and Q8_0.
 
-The contender of benchmarks/llm.py that is no PyTorch: the same prompt, the same context, the same greedy choice, one
+The contenders of benchmarks/llm.py that are no PyTorch: the same prompt, the same context, the same greedy choice, one
 llama_decode per step. Needs `llama-cpp-python` (pip install --no-deps llama-cpp-python diskcache; builds from source).
-The F16 file is the dequantised Q4_1 one, written once beside the checkpoint.
+The files are the dequantised Q4_1 one in those formats, written once beside the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from common import CONTEXT, PROMPT, STEPS
 from torch_spyre import knobs
 from torch_spyre.models.smollm2 import NAME, gguf_file
 
-_F16_FILE = 1  # general.file_type
+FILE_TYPES = {"F16": 1, "Q8_0": 7}  # general.file_type
 
 
 def installed() -> bool:
     return importlib.util.find_spec("llama_cpp") is not None
 
 
-def f16_file() -> Path:
-    """The model as GGUF with matrices in F16 and norms in F32, as llama.cpp's own converter writes it."""
+def model_file(kind: str) -> Path:
+    """The model as GGUF with matrices in that format and norms in F32, as llama.cpp's own converter writes it."""
     import gguf
 
-    path = Path(knobs.get("cache_dir")).expanduser() / "models" / f"{NAME}-F16.gguf"
+    path = Path(knobs.get("cache_dir")).expanduser() / "models" / f"{NAME}-{kind}.gguf"
     if path.exists():
         return path
     source = gguf.GGUFReader(gguf_file())
@@ -47,11 +47,16 @@ def f16_file() -> Path:
     for key, entry in source.fields.items():
         if key.startswith("GGUF.") or key in ("general.architecture", "general.quantization_version"):
             continue
-        value = _F16_FILE if key == "general.file_type" else entry.contents()
+        value = FILE_TYPES[kind] if key == "general.file_type" else entry.contents()
         writer.add_key_value(key, value, entry.types[0], entry.types[-1] if len(entry.types) > 1 else None)
+    format = gguf.GGMLQuantizationType[kind]
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     for tensor in source.tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        writer.add_tensor(tensor.name, values.astype(np.float16) if values.ndim > 1 else values)
+        if values.ndim > 1:
+            writer.add_tensor(tensor.name, gguf.quants.quantize(values, format), raw_dtype=format)
+        else:
+            writer.add_tensor(tensor.name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -66,19 +71,20 @@ class LlamaCpp:
 
     clock: Callable[[], float] = time.perf_counter
     threads: int = 2
-    name: str = "llama.cpp f16"
+    kind: str = "F16"
     device: str = "llama.cpp"
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"prefill": [], "decode": []})
 
     def __post_init__(self) -> None:
         import llama_cpp
 
+        self.name = f"llama.cpp {self.kind}"
         self._api = api = llama_cpp
         quiet = api.llama_log_callback(lambda level, text, data: None)
         self._quiet = quiet  # llama.cpp keeps the pointer
         api.llama_log_set(quiet, ctypes.c_void_p(0))
         api.llama_backend_init()
-        path = f16_file()
+        path = model_file(self.kind)
         self._model = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
         if not self._model:
             raise RuntimeError(f"llama.cpp cannot load {path}; delete it, it will be written again")
@@ -137,14 +143,15 @@ def main() -> int:
     if not installed():
         print("left out, llama_cpp is not installed: pip install --no-deps llama-cpp-python diskcache")
         return 0
-    entrant = LlamaCpp(threads=args.threads)
     ids = torch.randint(100, 40_000, (1, PROMPT), generator=torch.Generator().manual_seed(0))
-    for _ in range(1 + args.rounds):
-        entrant.seconds["prefill"].append(entrant.prefill(ids))
-        entrant.seconds["decode"].append(entrant.decode(ids))
-    for part, tokens in (("prefill", PROMPT), ("decode", 1)):
-        median = statistics.median(entrant.seconds[part][1:])  # the first warms up
-        print(f"{entrant.name} {part}: {tokens / median:.1f} tokens/s")
+    for kind in FILE_TYPES:
+        entrant = LlamaCpp(threads=args.threads, kind=kind)
+        for _ in range(1 + args.rounds):
+            entrant.seconds["prefill"].append(entrant.prefill(ids))
+            entrant.seconds["decode"].append(entrant.decode(ids))
+        for part, tokens in (("prefill", PROMPT), ("decode", 1)):
+            median = statistics.median(entrant.seconds[part][1:])  # the first warms up
+            print(f"{entrant.name} {part}: {tokens / median:.1f} tokens/s")
     return 0
 
 

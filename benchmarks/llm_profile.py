@@ -20,7 +20,7 @@ from typing import Any
 import timeline
 import torch
 from common import CONTEXT, PROMPT, machine_line
-from llm import Contender, contenders
+from llm import EIGHT_BIT, Contender, contenders
 
 from torch_spyre import _C, _card, predict
 
@@ -89,7 +89,7 @@ def kernel_rows(step: Callable[[], Any], count: int) -> list[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mode", choices=("eager", "blocks", "whole"), default="blocks")
+    parser.add_argument("--mode", choices=("eager", "blocks", "whole", *EIGHT_BIT), default="blocks")
     parser.add_argument("--part", choices=("decode", "prefill"), default="decode")
     parser.add_argument("--rows", type=int, default=20, help="kernels shown; the others are summed up")
     parser.add_argument("--timeline", action="store_true", help="stages of the longest launches instead of sums")

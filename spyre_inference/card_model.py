@@ -19,7 +19,8 @@ from spyre_inference.steps.recorded import RecordedStep
 from spyre_inference.vllm_api import Attention, init_logger
 from spyre_inference.weights import off_card, onto_card
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.ops.kernels.paged_attention import PagedTables
+from torch_spyre.models.lengths import own_code
+from torch_spyre.ops.kernels.paged_attention import PagedTables, places_and_distances
 
 logger = init_logger(__name__)
 _TOGETHER = 8  # pages that are cleared or moved at once
@@ -197,6 +198,7 @@ class CardModel:
         }
         on_card = {name: torch.from_numpy(value).to(self.card) for name, value in empty.items()}
         paged = PagedTables(**on_card)
+        work_out = torch.compile(own_code(places_and_distances), dynamic=False)
         inputs = {
             **on_card,
             **{n: torch.zeros(sizes.rows, dtype=torch.int32).to(self.card) for n in ("ids", "positions")},
@@ -205,7 +207,7 @@ class CardModel:
             inputs["adapters"] = torch.zeros(sizes.rows, self.slots, dtype=torch.float16).to(self.card)
 
         def forward() -> torch.Tensor:
-            self.current.tables = paged.located(self.page)
+            self.current.tables = paged.located(self.page, work_out)
             self.blocks.size = sizes
             if self.adapters is not None:
                 self.adapters.chosen = inputs["adapters"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spyre_inference.attention.tables import TILE, Batch, Sizes
 from torch_spyre.errors import InvalidArgument
 
-_FIRST_PAIRS = 8
+_FIRST_PAIRS = 2
 _FIRST_ROWS = 16
 
 
@@ -58,13 +58,19 @@ class Buckets:
             return Sizes(rows, rows, 1, _holding(self._pairs(rows), pairs, "pages"), self.limits.most)
         rows = _holding(self.mixed, len(batch.slots), "rows")
         room = self._tiles(rows)
-        return Sizes(rows, room, tile, _holding(self._pairs(room), pairs, "pages"), self.limits.most)
+        return Sizes(rows, room, tile, _holding(self._mixed_pairs(rows), pairs, "pages"), self.limits.most)
 
     def _tiles(self, rows: int) -> int:
         return min(rows // TILE + self.limits.sequences, rows)
 
     def _pairs(self, tiles: int) -> list[int]:
         return _steps(max(_FIRST_PAIRS, tiles), tiles * self.limits.most, 4)
+
+    def _mixed_pairs(self, rows: int) -> list[int]:
+        """One of them is that of a prompt alone, from its start on, whose tiles see half of the square of its pages."""
+        found, tiles = self._pairs(self._tiles(rows)), rows // TILE
+        alone = tiles * (tiles + 1) // 2
+        return sorted({*found, alone}) if found[0] < alone < found[-1] else found
 
     def logit_rows(self, count: int) -> int:
         return _holding(self.heads, count, "rows of logits")
@@ -74,5 +80,5 @@ class Buckets:
             for pairs in self._pairs(rows):
                 yield Sizes(rows, rows, 1, pairs, self.limits.most)
         for rows in self.mixed:
-            for pairs in self._pairs(self._tiles(rows)):
+            for pairs in self._mixed_pairs(rows):
                 yield Sizes(rows, self._tiles(rows), TILE, pairs, self.limits.most)

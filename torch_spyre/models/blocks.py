@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from torch_spyre.errors import InvalidArgument
+from torch_spyre.models.quantised_linear import EightBitLinear
 
 Shape = tuple[Any, ...]
 
@@ -89,6 +90,23 @@ class Block:
         del self.block.forward
 
 
+class Head:
+    """The replacement of the `forward` of a head with 8-bit codes: compiled for one row, as eager mode would write its
+    decoded weight down for every token."""
+
+    def __init__(self, head: nn.Module, options: dict[str, Any]) -> None:
+        self.head = head
+        self.compiled = Compiled(type(head), options)
+
+    def __call__(self, hidden: torch.Tensor) -> Any:
+        if hidden.numel() != hidden.shape[-1]:
+            return self.compiled.plain(self.head, hidden)
+        return self.compiled[(hidden.shape,)](self.head, hidden)
+
+    def restore(self) -> None:
+        del self.head.forward
+
+
 def _local_heads(attention: Any, width: int) -> int:
     """Heads whose keys this card makes: a share of the model's where several cards share it. 0: cannot be seen."""
     weight = getattr(getattr(attention, "k_proj", None), "weight", None)
@@ -118,6 +136,9 @@ def compile_blocks(model: nn.Module, **options: Any) -> nn.Module:
         raise InvalidArgument(
             f"{type(model).__name__} has no repeated blocks to compile; use torch.compile(model) for the whole of it"
         )
+    head = getattr(model, "lm_head", None)
+    if isinstance(head, EightBitLinear) and "forward" not in head.__dict__:
+        head.forward = Head(head, options)
     if _is_decoder(model):
         from torch_spyre.models.lengths import Lengths  # late: start-up
 
@@ -132,7 +153,7 @@ def restore_blocks(model: nn.Module) -> nn.Module:
         outer.restore()
     for block in model.modules():
         replaced = block.__dict__.get("forward")
-        if isinstance(replaced, Block):
+        if isinstance(replaced, (Block, Head)):
             replaced.restore()
     return model
 

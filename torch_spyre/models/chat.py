@@ -8,6 +8,7 @@ made. After each answer: tokens per second here, and the time that the device cl
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import sys
@@ -236,6 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json and not args.prompt:
         parser.error("--json needs a prompt")
     os.environ.setdefault("TORCH_SPYRE_DOWNCAST_WARN", "0")  # ids never come near the limits of int32
+    gc.disable()  # until the first answer: nothing that is imported dies, and each look at all of it takes long
     try:
         chat = Chat(args.device, not args.eager, args.context, args.weights)
         if args.json:
@@ -249,11 +251,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("Ask something; an empty line ends the conversation.")
         while prompt := input("> ").strip():
             ask(chat, prompt, args.tokens, args.quiet)
+            gc.freeze()
+            gc.enable()
     except (EOFError, KeyboardInterrupt):
         print()
     except (SpyreError, ImportError) as error:
         print(f"{command_line.full_name('chat')}: {error}", file=sys.stderr)
         return exit_status(error)
+    finally:
+        gc.enable()
     return 0
 
 

@@ -11,6 +11,7 @@ depends on its own sequence alone, bit by bit: not on what else is in the batch,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,13 +33,20 @@ class PagedTables:
     at: Tensor | None = None  # [W * page]: where each key of each pair lies; see `located`
     away: Tensor | None = None  # [W, tile, page]: by how much each row follows each key; negative: it does not see it
 
-    def located(self, page: int) -> PagedTables:
-        """With what all layers of a step would work out anew otherwise."""
-        offsets = torch.arange(page, dtype=torch.int32, device=self.pages.device)
-        at = (self.pages[:, None] * page + offsets).reshape(-1)
-        keys = self.starts[:, None] + offsets
-        away = self.limits.index_select(0, self.tiles)[:, :, None] - keys[:, None, :]
+    def located(self, page: int, work_out: Callable[..., tuple[Tensor, Tensor]] | None = None) -> PagedTables:
+        """With what all layers of a step would work out anew otherwise. `work_out` is `places_and_distances`, compiled."""
+        at, away = (work_out or places_and_distances)(self.pages, self.starts, self.tiles, self.limits, page)
         return replace(self, at=at, away=away)
+
+
+def places_and_distances(
+    pages: Tensor, starts: Tensor, tiles: Tensor, limits: Tensor, page: int
+) -> tuple[Tensor, Tensor]:
+    """`at` and `away` of tables."""
+    offsets = torch.arange(page, dtype=torch.int32, device=pages.device)
+    keys = starts[:, None] + offsets
+    away = limits.index_select(0, tiles)[:, :, None] - keys[:, None, :]
+    return (pages[:, None] * page + offsets).reshape(-1), away
 
 
 @dataclass(frozen=True)
