@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_spyre.errors import InvalidArgument, SpyreError
-from torch_spyre.numerics import priority, walk
+from torch_spyre.numerics import priority, streamed
 from torch_spyre.numerics.layers import Layer, Report
 from torch_spyre.numerics.priority import STREAMED, Priority
 
@@ -98,7 +98,7 @@ def _measured(model: Priority, count: int, mode: str) -> Row:
         seconds = time.perf_counter() - start
         print(f"{model.name}, {what}: {done} of {every}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
-    return row(walk.compare_random(model, mode, count, progress), count)
+    return row(streamed.compare_random(model, mode, count, progress), count)
 
 
 def row(report: Report, count: int) -> Row:
