@@ -80,16 +80,11 @@ def test_a_walk_finds_what_the_whole_model_shows(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STREAMED)
+@pytest.mark.parametrize("name", PRIORITY)
 def test_all_models_can_be_walked(name: str) -> None:
-    found = streamed.compare(
-        module := tiny_of(name), RandomWeights(module), inputs_of(STREAMED[name], module.config), name
-    )
+    module = tiny(name)
+    found = streamed.compare(module, RandomWeights(module), inputs_of(PRIORITY[name], module.config), name)
     assert found.layers and found.layers[-1].error.cosine > 0.9995 and not found.fallbacks
-
-
-def tiny_of(name: str) -> Any:
-    return tiny(name if name in PRIORITY else "granite-4-h-tiny")
 
 
 def test_figures_of_a_whole_model() -> None:
