@@ -36,9 +36,7 @@ def main() -> int:
     blocks = model.config.num_hidden_layers
     parameters, held = sum(p.numel() for p in model.parameters()), sum(p.nbytes for p in model.parameters())
     after_placing = full_size.peak_bytes()
-    say(
-        f"{args.model}, {blocks} layers, {args.weights}: {parameters:,} parameters in {held / 1e9:.2f} GB of card memory"
-    )
+    say(f"{args.model}, {blocks} layers, {args.weights}: {parameters:,} parameters in {held / 1e9:.2f} GB")
     say(f"placed in {placing:.0f} s; most memory of the process {after_placing / 1e9:.2f} GB, the card's included")
 
     vocabulary = model.config.vocab_size

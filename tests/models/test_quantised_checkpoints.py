@@ -200,3 +200,20 @@ def test_scales_that_do_not_fit(tmp_path: Path) -> None:
     save_file(tensors, file)
     with pytest.raises(InvalidArgument, match=r"no values for \['model.layers.0.mlp.up_proj.scale'\]"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_transformers_keeps_the_codes(tmp_path: Path, layout: str) -> None:
+    """`from_pretrained` without further packages: the same codes and scales as `load`."""
+    written(tmp_path, layout)
+    ours = load(tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float16).to("spyre")
+    expected, found = ours.state_dict(), theirs.state_dict()
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        assert torch.equal(found[name].cpu().float(), value.cpu().float()), name
+    layer, reference = theirs.model.layers[0].mlp.up_proj, ours.model.layers[0].mlp.up_proj
+    assert layer.activations == reference.activations
+    layouts = [m.weight.device_tensor_layout() for m in (layer, reference)]
+    assert layouts[0] == layouts[1]

@@ -25,6 +25,7 @@ ACCEPT = {
     "safetensors": "safetensors.open_onto_the_card",
     "transformers.generation.utils": "generation.accept_cards",
     "transformers.distributed.utils": "transformers.name_backend",
+    "transformers.quantizers.auto": "quantised.keep_codes",
     "torchao.float8.inference": "torchao.accept_cards",
     "torch.nn.attention.flex_attention": "torch_attention.accept_cards",
     "torch.nn.attention.varlen": "torch_attention.varlen_on_cards",

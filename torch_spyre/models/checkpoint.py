@@ -19,11 +19,11 @@ from torch import nn
 from torch_spyre.device.modules import Order, matmul_weights, weight_layout
 from torch_spyre.device.tensors import to_with_layout
 from torch_spyre.errors import InvalidArgument
-from torch_spyre.models.conversions import Tensors, parts
 from torch_spyre.models.parallel import Share, cut
 from torch_spyre.models.quantised_files import prepare, received
 from torch_spyre.models.quantised_linear import FORMATS, HEAD, EightBitLinear, Form, chosen, codes_on, replace
 from torch_spyre.models.tensor_files import TensorFiles
+from torch_spyre.models.tensor_names import Tensors, parts
 
 Progress = Callable[[int, int], None]  # bytes that are on the card, and all bytes
 

@@ -75,7 +75,7 @@ def _form_of(group: dict[str, Any], layout: str) -> Form:
     if inputs and (inputs.get("num_bits"), inputs.get("type", "int")) != (8, kind):
         raise UnsupportedOp(f"{what} with other codes for activations: both must be of one kind; {_INSTEAD}")
     static = bool(inputs) and not inputs.get("dynamic")
-    return Form(_CODES[kind], bool(inputs) or blocks, static, blocks)
+    return Form(_CODES[kind], bool(inputs) or blocks, static, blocks, strategy == "tensor")
 
 
 def _fine_grained(layers: dict[str, nn.Linear], described: dict[str, Any]) -> Iterator[tuple[str, Form]]:
@@ -85,7 +85,8 @@ def _fine_grained(layers: dict[str, nn.Linear], described: dict[str, Any]) -> It
     if described.get("scale_fmt", "float") not in ("float", None):
         raise UnsupportedOp(f"fp8 scales as {described['scale_fmt']!r}: the card's are float32; {_INSTEAD}")
     kept = described.get("modules_to_not_convert") or ["lm_head"]
-    form = Form(torch.float8_e4m3fn, True, described.get("activation_scheme") == "static", size is not None)
+    static = described.get("activation_scheme") == "static"
+    form = Form(torch.float8_e4m3fn, True, static, size is not None, size is None)
     for name in layers:
         if not any(name == k or name.endswith(f".{k}") or name.startswith(f"{k}.") for k in kept):
             yield name, form

@@ -36,6 +36,7 @@ class Form:
     activations: bool = False  # inputs get codes too
     static: bool = False  # with one scale that is known beforehand
     blocks: bool = False  # a scale for each 128 x 128 weights, and for each 128 inputs of a row
+    whole: bool = False  # files have one scale for the weight; here each row has it
 
 
 class EightBitLinear(nn.Linear):
@@ -63,9 +64,9 @@ class EightBitLinear(nn.Linear):
         """With the sizes and the bias of a layer, and codes that nobody wrote."""
         rows, columns = linear.weight.shape
         scales = (-(-rows // BLOCK), -(-columns // BLOCK)) if form.blocks else (rows,)
-        known = torch.empty(1) if form.static else None
-        codes = torch.empty(rows, columns, dtype=form.dtype)
-        return cls(codes, torch.empty(scales), linear.bias, form.activations, known)
+        known = torch.empty(1, dtype=torch.float32) if form.static else None
+        codes, scale = torch.empty(rows, columns, dtype=form.dtype), torch.empty(scales, dtype=torch.float32)
+        return cls(codes, scale, linear.bias, form.activations, known)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         scale: torch.Tensor = self.scale

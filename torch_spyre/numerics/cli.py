@@ -94,16 +94,16 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _streamed(args: argparse.Namespace, mode: str, status: Any) -> Any:
-    from torch_spyre.numerics import priority, stream  # late: start-up
+    from torch_spyre.numerics import priority, streamed  # late: start-up
 
     def progress(what: str, done: int, all_parts: int) -> None:
         status.update(f"{args.model}, {mode}, {what}: {done} of {all_parts}")
 
     known = priority.STREAMED.get(ALIASES.get(args.model.lower(), args.model.lower()))
     if known is not None:
-        return stream.compare_random(known, mode, args.layers, progress)
+        return streamed.compare_random(known, mode, args.layers, progress)
     folder = _folder(args)
-    return stream.compare_folder(folder, args.model, mode, args.layers, lambda c: _text_of(folder, args, c), progress)
+    return streamed.compare_folder(folder, args.model, mode, args.layers, lambda c: _text_of(folder, args, c), progress)
 
 
 def _model(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:

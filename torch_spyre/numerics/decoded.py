@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torch_spyre.models.blocks import repeated
-from torch_spyre.models.conversions import Tensors
 from torch_spyre.models.quantised_linear import FORMATS, HEAD, encoded_weight
 from torch_spyre.models.random_weights import described
+from torch_spyre.models.tensor_names import Tensors
 from torch_spyre.numerics.layers import Call
-from torch_spyre.numerics.stream import Walk
+from torch_spyre.numerics.streamed import Walk
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ Figures = dict[str, Any]
 Inputs = dict[str, Tensor]
 
 SIZES = ("tiny", "real")
-WHOLE = "whole"  # a size too, which `stream.py` walks
+WHOLE = "whole"  # a size too, which `streamed.py` walks
 _LAYERS = ("num_hidden_layers", "n_layer", "encoder_layers", "decoder_layers")
 _DRAWN_AT_ONCE = 1 << 15  # values: few enough for caches, and for PyTorch to start no threads that wait for each other
 SEED = 0  # of the weights

@@ -184,6 +184,7 @@ Printed by `python -m torch_spyre.numerics.table --rows rows.json`; the same com
 Each model is built by transformers from its published configuration, with random weights (variance 1/fan-in, rounded to
 the card's format first) and few layers, and run on the card in fp16 and on the CPU in fp32 with the same weights: two
 sequences of 41 tokens (Whisper: 13), of which a decoder takes all but one into a static cache, then decodes the last.
+Compared are the logits of all tokens, or the hidden states of a vision tower.
 Layers are of the same kinds as in the whole model; what else is smaller than published is said below.
 
 * cosine: of the worst row of logits (hidden states for a vision tower).

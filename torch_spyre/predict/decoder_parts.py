@@ -40,18 +40,16 @@ class Codes(nn.Module):
         return ((x @ self.weight.to(x.dtype)) * self.scale).to(x.dtype)
 
 
-Matrix = nn.Parameter | Codes
-
-
-def matrix(inputs: int, outputs: int, device: str, weights: str) -> Matrix:
+def matrix(inputs: int, outputs: int, device: str, weights: str) -> nn.Parameter | Codes:
     """`weights` as `ModelConfig.weights`."""
     if weights in CODES:
         return Codes(inputs, outputs, device, CODES[weights])
     return weight(inputs, outputs, device=device)
 
 
-def product(x: Tensor, by: Matrix) -> Tensor:
-    return by(x) if isinstance(by, Codes) else x @ by
+def product(x: Tensor, by: Tensor | Codes) -> Tensor:
+    found: Tensor = by(x) if isinstance(by, Codes) else x @ by
+    return found
 
 
 class Norm(nn.Module):

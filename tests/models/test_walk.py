@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest tests/models/test_stream.py
+"""pytest tests/models/test_walk.py
 
 Models whose weights come and go: random tensors by name, a walk that finds the errors of the whole model, and never
 more than one layer's weights in memory.
@@ -21,7 +21,7 @@ import transformers
 from torch_spyre import dl16
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.models.random_weights import RandomWeights, described
-from torch_spyre.numerics import layers, stream
+from torch_spyre.numerics import layers, streamed
 from torch_spyre.numerics.cli import main
 from torch_spyre.numerics.priority import PRIORITY, STREAMED, Priority, build
 
@@ -70,7 +70,7 @@ def test_a_walk_finds_what_the_whole_model_shows(name: str) -> None:
         parameter.copy_(weights.tensor(parameter_name).float())
     inputs = inputs_of(model, whole.config)
     expected = layers.compare(whole, inputs)
-    found = stream.compare(tiny(name, 2), weights, inputs, name)
+    found = streamed.compare(tiny(name, 2), weights, inputs, name)
     assert [(x.name, x.kind) for x in found.layers] == [(x.name, x.kind) for x in expected.layers]
     for ours, theirs in zip(found.layers, expected.layers, strict=True):
         assert ours.error.relative == pytest.approx(theirs.error.relative, rel=0.05, abs=1e-6)
@@ -80,16 +80,11 @@ def test_a_walk_finds_what_the_whole_model_shows(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STREAMED)
+@pytest.mark.parametrize("name", PRIORITY)
 def test_all_models_can_be_walked(name: str) -> None:
-    found = stream.compare(
-        module := tiny_of(name), RandomWeights(module), inputs_of(STREAMED[name], module.config), name
-    )
+    module = tiny(name)
+    found = streamed.compare(module, RandomWeights(module), inputs_of(PRIORITY[name], module.config), name)
     assert found.layers and found.layers[-1].error.cosine > 0.9995 and not found.fallbacks
-
-
-def tiny_of(name: str) -> Any:
-    return tiny(name if name in PRIORITY else "granite-4-h-tiny")
 
 
 def test_figures_of_a_whole_model() -> None:
@@ -106,7 +101,7 @@ def test_figures_of_a_whole_model() -> None:
 
 PEAK = """
 import json, resource, sys, torch
-from torch_spyre.numerics import stream
+from torch_spyre.numerics import streamed
 from torch_spyre.numerics.priority import PRIORITY
 from dataclasses import replace
 figures = dict(hidden_size=1024, num_attention_heads=16, num_key_value_heads=4, head_dim=64, intermediate_size=4096)
@@ -114,7 +109,7 @@ known = PRIORITY["llama-3.1-8b"]
 model = replace(known, published={**known.figures("tiny"), **figures})
 peaks = []
 for count in (1, 10):
-    found = stream.compare_random(model, "eager", count)
+    found = streamed.compare_random(model, "eager", count)
     peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 print(json.dumps({"peaks": peaks, "parameters": found.parameters}))
 """

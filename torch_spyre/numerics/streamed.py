@@ -21,9 +21,9 @@ from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.modules import matmul_weights
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.models.checkpoint import architecture, moved
-from torch_spyre.models.conversions import Tensors, parts
 from torch_spyre.models.random_weights import RandomWeights, described
 from torch_spyre.models.tensor_files import TensorFiles
+from torch_spyre.models.tensor_names import Tensors, parts
 from torch_spyre.numerics import layers
 from torch_spyre.numerics.format import round_dl16, rounding
 from torch_spyre.numerics.layers import Call, Errors, Layer, Report
