@@ -63,7 +63,10 @@ class SdscLayouts(Layouts):
             self._settle(name)
         if not node.row.is_copy:
             self._settle(node.output.buffer)
-        super()._plan(node)
+        layout = self.graph.buffers[node.output.buffer].layout
+        if not node.row.is_matmul or len(node.reduced) < 2 or self._kept(lambda: self._with_one_k(node)):
+            self.graph.buffers[node.output.buffer].layout = layout
+            super()._plan(node)
         self.written.add(node.output.buffer)
 
     def _settle(self, name: str) -> None:
@@ -73,6 +76,47 @@ class SdscLayouts(Layouts):
             self._whole_copy(twin, name)
 
     # Nodes
+
+    def _with_one_k(self, node: PlanNode) -> str:
+        """A sum over windows as a plain product: the windows are copied out, their places and channels are one dim."""
+        inputs = tuple(self._windows(node, i) for i in range(2))
+        count = math.prod(n for d, n in node.dims if d in node.reduced)
+        dims = (*(d for d in node.dims if d[0] not in node.reduced), ("k", count))
+        before = len(self.nodes)
+        super()._plan(replace(node, dims=dims, reduced=("k",), inputs=inputs))
+        return next((n.wordless for n in self.nodes[before:] if n.wordless), "")
+
+    def _windows(self, node: PlanNode, operand: int) -> Load:
+        """An operand over one k: in one copy, or in one for each place of the windows, which may overlap."""
+        load, places = node.inputs[operand], [d for d in node.dims if d[0] in node.reduced]
+        assert isinstance(load, Load)
+        others = tuple(d for d in node.dims if d[0] in load.index.dims and d[0] not in node.reduced)
+        count = math.prod(n for _, n in places)
+        temp = self._temp((*others, ("k", count)), self.graph.buffers[load.buffer].dtype)
+        buffer = self.graph.buffers[temp.buffer]
+        buffer.layout = self._copy_layout(buffer, [*(d for d, _ in others), "k"], ("k", "n")[operand])
+        steps = {d: math.prod(n for _, n in places[i + 1 :]) for i, (d, _) in enumerate(places)}
+        target = tuple(t for t in temp.index.terms if t.dim != "k")
+        *outer, inner = places
+        copied = (*target, *(Term(d, steps[d]) for d, _ in places))
+        whole = self._copy_node(node, load, Load(temp.buffer, Index(copied)), (*others, *places))
+        if self._kept(lambda: self._copied(whole)):
+            for place in itertools.product(*(range(n) for _, n in outer)):
+                at = dict(zip((d for d, _ in outer), place, strict=True))
+                start = sum(steps[d] * i for d, i in at.items())
+                into = Index((*target, Term(inner[0], 1)), start)
+                one = Load(load.buffer, _at(load.index, at))
+                self._finish_copy(self._copy_node(node, one, Load(temp.buffer, into), (*others, inner)))
+        return self._settled(temp)
+
+    def _copied(self, copy: PlanNode) -> str:
+        self._finish_copy(copy)
+        return self.nodes[-1].wordless
+
+    @staticmethod
+    def _copy_node(node: PlanNode, load: Load, into: Load, dims: tuple[tuple[str, int], ...]) -> PlanNode:
+        name = f"{node.name}_windows_{load.buffer}_{into.index.const}"
+        return PlanNode(name, "ReStickifyOpHBM", dims, (load,), into, origin=node.origin)
 
     def _copy(self, node: PlanNode, load: Load, stick: str) -> Load:
         return self._settled(super()._copy(node, load, stick))
@@ -309,6 +353,16 @@ class SdscLayouts(Layouts):
         reason = self._direct(node)
         if reason:
             raise Rejected(f"{name}: {reason}")
+
+
+def _at(index: Index, places: Mapping[str, int]) -> Index:
+    """An index with some dims at fixed places."""
+    const = index.const
+    for t in index.terms:
+        if t.dim in places:
+            digit = places[t.dim] // t.div
+            const += t.scale * (digit % t.mod if t.mod else digit)
+    return Index(tuple(t for t in index.terms if t.dim not in places), const)
 
 
 def as_op(graph: PlanGraph, node: PlanNode) -> TileOp:
