@@ -28,19 +28,6 @@ from torch_spyre.ktir import linear_memory
 from torch_spyre.ktir.linear_memory import Placement
 from torch_spyre.runtime import cache, driver
 
-_DTYPES = (
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.bool,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.uint8,
-)
 # Kernels read bytes without sign as i8, which the card stores otherwise than uint8.
 _STORED_AS = {torch.uint8: torch.int8}
 _GRID_LIMIT = 1 << 31
@@ -166,10 +153,6 @@ def _device(kernel: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> torch.d
                 f"{kernel}: argument {name} is on {tensor.device}; Triton kernels run on the card, move it there with "
                 f'.to("{DEVICE_NAME}")'
             )
-        if tensor.dtype not in _DTYPES:
-            raise UnsupportedOp(
-                f"{kernel}: argument {name} is {tensor.dtype}; kernels take {', '.join(map(str, _DTYPES))}"
-            )
     devices = {tensor.device for _, tensor in tensors}
     if len(devices) > 1:
         raise InvalidArgument(f"{kernel}: arguments are on several cards: {', '.join(sorted(map(str, devices)))}")
@@ -247,7 +230,7 @@ class _Program:
 
         def miss(inputs: Sequence[Any]) -> Any:
             for tensor, (_, size) in zip(inputs, buffers, strict=False):  # floats follow
-                if tensor.device.type != DEVICE_NAME or tensor.dtype not in _DTYPES:
+                if tensor.device.type != DEVICE_NAME:
                     raise _Elsewhere
                 if size:
                     image = _image(tensor, [], size)

@@ -71,10 +71,15 @@ def _loop_at(instructions: list[Instruction], start: int, stream: Stream) -> _Lo
         count = max(0, -(-distance.const // head.step))
         trips = Extent.of(count)
     else:
-        high = stream.bounds(distance)[1]
-        if head.step != 1 or high is None or high <= 0:
+        low, high = stream.bounds(distance)
+        if high is None or high <= 0:
             return None
-        trips = Extent(distance, high)
+        if low is not None and -(-low // head.step) == -(-high // head.step):  # as often on every core
+            trips = Extent.of(-(-high // head.step))
+        elif head.step == 1:
+            trips = Extent(distance, high)
+        else:
+            return None
     return _Loop(start, stop, head.register, head.first, head.step, trips, list(instructions[start + 1 : stop]))
 
 

@@ -7,6 +7,7 @@ A program of the card is made for one set of integers: strides are part of its i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from xdsl.dialects.arith import ConstantOp
 from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, ModuleOp
@@ -16,7 +17,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.triton.lowering.linear import constant
-from torch_spyre.triton.lowering.splice import replace
+from torch_spyre.triton.lowering.splice import erase, replace
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 
@@ -63,8 +64,12 @@ def _signed(value: int, width: int) -> int:
 
 
 def fold(module: ModuleOp) -> None:
-    """Replaces scalar integers that follow from constants, with the wrap-around of their types."""
+    """Replaces scalar integers that follow from constants, with the wrap-around of their types. A loop with one
+    iteration is its body."""
     for op in list(module.walk()):
+        if op.name == "scf.for" and _runs_once(op):
+            _unroll_once(op)
+            continue
         if op.name not in _FOLDS or not _is_scalar(op.results[0].type):
             continue
         numbers = [constant(operand) for operand in op.operands]
@@ -74,6 +79,25 @@ def fold(module: ModuleOp) -> None:
         found = _FOLDS[op.name](op, [n for n in numbers if n is not None], widths)
         if found is not None:
             replace(op, [_number(op, found, op.results[0].type)])
+
+
+def _runs_once(loop: Operation) -> bool:
+    first, limit, step = (constant(bound) for bound in loop.operands[:3])
+    return first is not None and limit is not None and step is not None and first < limit <= first + step
+
+
+def _unroll_once(loop: Any) -> None:
+    body = loop.regions[0].block
+    for argument, value in zip(body.args, (loop.operands[0], *loop.operands[3:]), strict=True):
+        argument.replace_all_uses_with(value)
+    end = body.last_op
+    values = list(end.operands)
+    for op in list(body.ops):
+        if op is not end:
+            op.detach()
+            loop.parent_block().insert_op_before(op, loop)
+    erase(end)
+    replace(loop, values)
 
 
 def _is_scalar(kind: Attribute) -> bool:

@@ -217,6 +217,17 @@ def mask_of(value: SSAValue | None) -> Mask:
     return Mask(tuple((form, leaf_of(value)) for form in forms))
 
 
+def is_certain(mask: Mask, shape: tuple[int, ...]) -> bool:
+    """True if a mask holds at all positions of a tile, whatever program looks."""
+    return not mask.others and all(_is_at_least_zero(form, shape) for form, _ in mask.bounds)
+
+
+def _is_at_least_zero(form: Form, shape: tuple[int, ...]) -> bool:
+    least = linear.least(form.scalar)
+    falls = sum(min(0, stride * (size - 1)) for stride, size in zip(form.strides, shape, strict=True))
+    return least is not None and least + falls >= 0 and not form.digits and not form.leaves
+
+
 def _truth(value: SSAValue) -> bool | None:
     number = linear.constant(value)
     return None if number is None else bool(number)

@@ -19,7 +19,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from torch_spyre.triton.lowering import linear, locks, splice
 from torch_spyre.triton.lowering.accesses import indexed_places
-from torch_spyre.triton.lowering.accesses.addresses import Address, Mask, address_of, form_of, mask_of
+from torch_spyre.triton.lowering.accesses.addresses import Address, Mask, address_of, form_of, is_certain, mask_of
 from torch_spyre.triton.lowering.accesses.indexed_places import Places
 from torch_spyre.triton.lowering.accesses.ktir_lines import Text
 from torch_spyre.triton.lowering.known_integers import the_function
@@ -33,7 +33,9 @@ def run(module: ModuleOp, careful: bool = False) -> None:
     """With `careful`, places under a mask that is no box are computed one by one, and only those that the mask lets
     through: the box around them may reach out of the tensor."""
     for op in list(module.walk()):
-        if op.name == "tt.load":
+        if op.name == "arith.select":
+            _drop_choice(op)
+        elif op.name == "tt.load":
             _load(op, careful)
         elif op.name == "tt.store":
             _store(op, careful)
@@ -334,7 +336,8 @@ def _load(op: Operation, careful: bool) -> None:
     address, parts = _place(op, mask, careful)
     tile = _Tile(op, address, shape, parts, stores=False)
     loaded = _fetch(op, tile, address, op.results[0].type)
-    if mask is not None and other is not None and not (tile.bounds_all(parts) and _is_zero(other)):
+    reads_zeros = tile.bounds_all(parts) and other is not None and _is_zero(other)
+    if mask is not None and other is not None and not reads_zeros:
         loaded = _selected(op, mask, loaded, other)
     splice.replace(op, [loaded])
 
@@ -362,6 +365,13 @@ def _fetch(op: Operation, tile: _Tile, address: Address, wanted: Attribute) -> S
     if not isinstance(wanted, TensorType):
         text.name(f"tensor.extract {loaded}[{text.number(0)}] : tensor<{shape}x{element}>")
     return splice.before(op, "\n".join(text.lines), text.values)[0]
+
+
+def _drop_choice(op: Operation) -> None:
+    """A `where` whose condition holds at all positions."""
+    shape = shape_of(op.operands[0].type)
+    if shape and is_certain(mask_of(op.operands[0]), shape):
+        splice.replace(op, [op.operands[1]])
 
 
 def _selected(op: Operation, mask: SSAValue, value: SSAValue, other: SSAValue) -> SSAValue:
