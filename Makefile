@@ -137,7 +137,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(BIN)/codespell
-	$(BIN)/codespell --dictionary - --dictionary docs/style/words.txt README.md CONTRIBUTING.md CHANGELOG.md docs
+	$(BIN)/codespell --dictionary - --dictionary docs/style/words.txt --ignore-multiline-regex '```text output.*?```' README.md CONTRIBUTING.md CHANGELOG.md docs
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 # The site in build/site: pages that code prints are current, tutorials run, and every link of the site leads somewhere.
@@ -146,9 +146,10 @@ $(DOCS_STAMP): docs/site/requirements.txt
 	$(DOCS)/bin/pip install --quiet --requirement docs/site/requirements.txt
 	touch $@
 
-docs: models $(DOCS_STAMP)
+docs: models $(DOCS_STAMP) $(SERVING_STAMP)
 	$(BIN)/python -m pytest -q tests/unit/test_docs_paths.py tests/unit/test_knobs.py tests/unit/test_published_names.py
 	$(BIN)/python -m pytest -q tests/docs -k tutorials
+	$(SERVING)/bin/python tests/support/doc_blocks.py docs/tutorials/serve-a-model.md --slow
 	$(BIN)/python docs/site/collect.py build/site-pages
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 

@@ -263,7 +263,8 @@ initialize()
 
 def warn_user(message: str) -> None:
     """Warns at the innermost line outside of this package and torch. The extension's warnings come here."""
-    ours = tuple(str(Path(file).resolve().parent) for file in (__file__, sys.modules["torch"].__file__ or ""))
+    folders = [Path(sys.modules[name].__file__ or "/").parent for name in ("torch_spyre", "torch")]
+    ours = tuple(str(path) + os.sep for folder in folders for path in (folder, folder.resolve()))
     frame = sys._getframe(0)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
         frame = frame.f_back

@@ -3,7 +3,7 @@
 
 ``SPYRE_DUMP=<directory>`` writes a `kernel_repro.py` for every kernel before it is planned, so that one that fails to
 compile has it too. The file holds the TileGraph, the layout and offset of each input, and the knobs; this module does
-the rest. With ``SPYRE_DUMP_INPUTS=1`` the values of the last launch lie beside it in `inputs.pt`.
+the rest. With ``SPYRE_DUMP_INPUTS=1`` the values of the last launch are beside it in `inputs.pt`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _saved(graph: Graph, file: Path) -> list[Any]:
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> list[Any]:
-    """Normal floats; integers that index a table lie inside it, others are small; a mutated input is filled too."""
+    """Normal floats; integers that index a table are inside it, others are small; a mutated input is filled too."""
     generator = torch.Generator().manual_seed(seed)
     limits = _index_limits(graph)
     values: list[Any] = []
@@ -162,7 +162,7 @@ def on_card(buffer: Buffer, described: Sequence[Any], value: Any) -> Any:
 
 
 def compare(graph: Graph, values: Sequence[Any], tensors: Sequence[Any], results: Sequence[torch.Tensor]) -> bool:
-    """Prints one line per result; True if each lies as near to the reference as its format and the roundings allow."""
+    """Prints one line per result; True if each is as near to the reference as its format and the roundings allow."""
     host = [_numpy(torch.as_tensor(v)) for v in values]
     want, exact = evaluate(graph, host), evaluate(graph, host, rounded=False)
     fresh = dict(zip((n for n in graph.outputs if graph.buffers[n].kind == "output"), results, strict=True))

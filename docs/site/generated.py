@@ -204,8 +204,9 @@ _PUBLISHED_NAMES = (
 )
 
 
-# Functions of the extension, whose docstrings are their signatures.
+# What the extension has; docstrings of its functions are their signatures.
 _NATIVE = {
+    "SpyreTensorLayout": "How a tensor is stored in the sticks of card memory.",
     "as_strided_with_layout": "`torch.as_strided` that names a layout, which must be that of the storage.",
     "get_spyre_tensor_layout": "The layout of a tensor on the card.",
     "reinterpret_tensor_with_layout": "A view of another size and stride that names a layout, that of the storage.",

@@ -15,7 +15,7 @@ _MOST_RUNS = 4  # the first compiles, the second fills what is made lazily
 
 
 class RecordedStep:
-    """A function of tensors on the card that always lie at the same place."""
+    """A function of tensors on the card that are always at the same place."""
 
     def __init__(self, inputs: dict[str, Tensor], function: Callable[[], Tensor]) -> None:
         self.inputs = inputs

@@ -16,7 +16,7 @@ from processes import LONG
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages about packages that have an environment of their own.
-NEEDS = {"triton": "triton", "serving": "spyre_inference", "ecosystem": "accelerate"}
+NEEDS = {"triton": "triton", "serving": "spyre_inference", "serve-a": "vllm", "ecosystem": "accelerate"}
 
 
 def name(page: Path) -> str:

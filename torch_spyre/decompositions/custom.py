@@ -56,7 +56,7 @@ def _fake_windows(
 
 
 # A convolution of x, [N, *input, C], with weight, [out, C / groups, *kernel], without padding: [N, out, *output]. Each
-# window is read where it lies; sums run over the kernel and then the channels, in fp32, rounded once.
+# window is read where it is; sums run over the kernel and then the channels, in fp32, rounded once.
 windows = torch.ops.spyre.windows.default
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding bags: sums, means or maxima of the table rows that lie between two offsets."""
+"""Embedding bags: sums, means or maxima of the table rows that are between two offsets."""
 
 from __future__ import annotations
 

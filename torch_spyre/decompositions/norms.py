@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of images: sums over the plane first, channel by channel, so that channels may lie in the sticks.
+"""Norms of images: sums over the plane first, channel by channel, so that channels may be in the sticks.
 
 PyTorch's formula joins the channels of a group with the plane, and cuts the sticks of channels at every group.
 """

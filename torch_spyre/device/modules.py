@@ -3,7 +3,7 @@
 
 A matmul reads its weight with the output features in the stick. PyTorch keeps the weight of a linear layer as
 (out_features, in_features); laid out in dim order [1, 0] it needs no copy before each product. Weights of experts that
-lie in one parameter are laid out alike, one expert after the other, and so is the weight of a convolution at each
+are in one parameter are laid out alike, one expert after the other, and so is the weight of a convolution at each
 place of its kernel.
 """
 
@@ -81,7 +81,7 @@ def _order_of_kernel(owner: Any) -> Order:
 
 def _order_of_experts(owner: nn.Module) -> Order:
     """Of the stacked weights of a module of experts, () if it is none. Modules that transformers lets choose among
-    implementations say how their weights lie; the older kind names its sizes."""
+    implementations say how their weights are stored; the older kind names its sizes."""
     if hasattr(owner, "is_transposed") and hasattr(owner, "has_gate"):
         return _EXPERTS if owner.is_transposed else _EXPERTS_TRANSPOSED
     if all(hasattr(owner, name) for name in ("num_experts", "input_size", "output_size")):

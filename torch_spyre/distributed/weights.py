@@ -2,7 +2,7 @@
 """Weights of layers that several cards share, in the layout that matmul reads.
 
 `parallelize_module` and transformers' ``tp_plan`` put a DTensor in the place of a layer's weight. Its part on this card
-is cut from the whole, or read from a file, and lies as any tensor does. It is laid out anew when the layer gets it.
+is cut from the whole, or read from a file, and is stored as any tensor is. It is laid out anew when the layer gets it.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _stick_dim(layout: Layout, size: Sequence[int], stride: Sequence[int]) -> in
 
 
 def _host_index(offset: int, size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...] | None:
-    """The index at a linear offset, dims of large stride first; None if it lies in the padding."""
+    """The index at a linear offset, dims of large stride first; None if it is in the padding."""
     index = [0] * len(size)
     for d in sorted(range(len(size)), key=lambda d: -stride[d]):
         if stride[d] > 0:
@@ -278,7 +278,7 @@ def scratchpad_picture(k: Explained, capacity: int) -> str:
             if isinstance(operand, Operand) and operand.tensor.space is Space.LX:
                 lives[operand.tensor] = (lives.get(operand.tensor, (start, end))[0], end)
     if not lives:
-        return "<p>No tensor of this kernel lies in the scratchpads.</p>"
+        return "<p>No tensor of this kernel is in the scratchpads.</p>"
     top = max(t.base + t.elements * BYTES[t.format] for t in lives)
     most = min(capacity, max(top * 1.1, 1024))
     height, scale = 300.0, (WIDTH - LEFT - RIGHT) / max(k.ns, 1.0)

@@ -3,7 +3,7 @@
 
 Every length of a prompt and of a cache would otherwise be a shape of its own, and every shape a graph. `Lengths`
 replaces the `forward` of a decoder: prompts longer than the largest step go in chunks, the last one is padded at its
-end up to a step, and what the padding writes into the cache lies behind the end, where it is overwritten later. The
+end up to a step, and what the padding writes into the cache is behind the end, where it is overwritten later. The
 cache keeps its keys and values in buffers whose capacity grows in steps too (`BufferLayer`). Tensors that grow with
 every token (ids, masks, positions) are shaped on the host.
 """

@@ -13,9 +13,13 @@ from torch_spyre.optable import OPS
 
 HEAD = """# Operators
 
-Every op of PyTorch reaches the card the same way, eager or compiled: decompositions, a lowering to loops, one device
-operation for each step of a loop body, planning. This page is printed by `python -m torch_spyre.ops.operators` from the
-tables that the compiler uses. `print(torch_spyre.report())` shows what ran on the host in the present process.
+Look up whether an operation runs on the card, and how. Every operation of PyTorch takes the same way, eager or
+compiled: decompositions, a lowering to loops, one device operation for each step of a loop body, planning. What is not
+in the tables follows Inductor's own decompositions and lowerings. To see what ran on the host in your program, print
+`torch_spyre.report()`.
+
+`python -m torch_spyre.ops.operators` prints this page from the tables that the compiler uses. The site of
+`make docs` has another table, with the share of PyTorch's own samples that agree for each operation.
 """
 
 
@@ -27,83 +31,109 @@ def _device() -> list[str]:
     return lines
 
 
-def _rules() -> list[str]:
-    host = {name for name in HOST_FUNCTIONS}
-    packets = {str(op).split(".")[1] for op in REGISTERED if str(op).startswith("aten.")} - host
+_GROUPS = {
+    "scaled_dot_product_attention": "grouped heads are rows of one product, nothing is repeated",
+    "flex_attention": "blocks of scores in one program ([models](models.md#attention-of-your-own))",
+    "varlen_attn": "as flex_attention ([models](models.md#attention-of-your-own))",
+    "grouped_mm": "the host reads the sizes of the groups; rows and products stay on the card",
+}
+
+
+def _operations() -> list[str]:
+    """One row for each operation that has a rule of its own or runs on the host."""
+    how: dict[str, tuple[str, str]] = {}
+    for op in TABLE:
+        how[str(op).removeprefix("aten.")] = ("card", "decomposition")
+    for op in WHOLE:
+        how[str(op).removeprefix("aten.")] = ("card", "one function of the card")
+    for packet in {str(op).split(".")[1] for op in REGISTERED if str(op).startswith("aten.")} - set(HOST_FUNCTIONS):
+        how[packet] = ("card", "lowering")
+    how |= {name: ("card", text) for name, text in _GROUPS.items()}
+    for row in HOST:
+        refused = "refused" in row.reason
+        place, reason = "refused" if refused else "host", row.reason.rpartition("refused")[2].lstrip(":, ")
+        how |= {name: (place, reason) for name in row.names}
+    rows = sorted(how.items(), key=lambda item: item[0].strip("_").lower())
     return [
-        "## Ops with a rule of their own",
+        "## Operations with a rule of their own",
         "",
-        "All others follow Inductor's decompositions and lowerings.",
+        '<div class="searchable"></div>',
         "",
-        "| rule | ops |",
-        "|---|---|",
-        f"| decomposition | {', '.join(sorted(str(op).removeprefix('aten.') for op in TABLE))} |",
-        f"| lowering | {', '.join(sorted(packets))} |",
-        f"| one function of the card | {', '.join(sorted(str(op).removeprefix('aten.') for op in WHOLE))} |",
-        "| attention | scaled_dot_product_attention: grouped heads are rows of one product, nothing is repeated; "
-        "flex_attention and varlen_attn ([models.md](models.md#attention-of-your-own)) |",
-        "| grouped products | grouped_mm: the host reads the sizes of the groups, rows and products stay on the card |",
+        "| operation | runs on | how, or why not on the card |",
+        "|---|---|---|",
+        *(f"| `{name}` | {place} | {text} |" for name, (place, text) in rows),
     ]
 
 
-def _host() -> list[str]:
-    lines = ["## Ops that run on the host", "", "| why | ops |", "|---|---|"]
-    return lines + [f"| {row.reason} | {', '.join(row.names)} |" for row in HOST]
+LIMITS = """## Integers
 
+The card keeps int64 as int32.
 
-LIMITS = """## Integers and checks
+* A value that does not fit raises `Overflow` when you copy it to the card, and so does a number among the arguments
+  (`full`, `arange`, `x + 2**40`).
+* A result that leaves int32 fails the launch: sums, differences and products (also of matrices, along dims, scattered,
+  of lists), shifts, powers, the negative, absolute value and quotient of -2**31, floats converted to int64. The card
+  computes them in fp32 too, where a wrapped result is off by a multiple of 2**32, or compares the operands.
+* Each step counts: `x * 3 // 3` fails where `x * 3` does. Where the operands cannot be that large (positions, truth
+  values, small numbers) nothing is checked.
+* NaN becomes 0; int32 wraps as everywhere.
 
-The card keeps int64 as int32. A value that does not fit raises when it is copied to the card, and so does a number
-among the arguments (`full`, `arange`, `x + 2**40`). Results that leave int32 fail the launch: sums, differences and
-products (also of matrices, along dims, scattered, of lists), shifts, powers, the negative, absolute value and quotient
-of -2**31, floats converted to int64. They are computed in fp32 beside, where a wrapped result is off by a multiple of
-2**32, or the operands are compared. Each step counts: `x * 3 // 3` fails where `x * 3` does. Where the operands cannot
-be that large (positions, truth values, small numbers) nothing is checked. NaN becomes 0; int32 wraps as everywhere.
+## Errors that depend on values
 
-What fails a launch raises at the next synchronisation, eager and compiled: `Overflow` for an int64 result that leaves
-int32, `ZeroDivision` for whole numbers divided by 0, `AssertionFailed` with the message of a `torch._assert_async`,
-`IndexOutOfRange` for an index outside its range.
+What fails a launch raises at the next synchronisation, eager and compiled:
 
-In 16 bits the card has no infinity: the largest code stands for it, and inside the card it is a number
-([number-formats.md](number-formats.md)). `isinf`, `isfinite`, `hypot` and `nan_to_num` take it for infinity; arithmetic
-does not, so that `inf - inf` is 0. `nan_to_num` puts the largest number there that reads back as finite: 65472 for
-float16 (the CPU has 65504, which the format has not) and 8556380160 for bfloat16, whose own largest number would read
-back as infinity. Numbers that a call gives for infinity (`posinf=1e30`) are brought down to these too.
+| error | cause |
+|---|---|
+| `Overflow` | an int64 result leaves int32 |
+| `ZeroDivision` | whole numbers are divided by 0 |
+| `AssertionFailed` | the condition of a `torch._assert_async` does not hold; the message is that of the assertion |
+| `IndexOutOfRange` | an index is outside its range; the message has index and bound (counted from the start) |
 
 Eager calls that PyTorch refuses (sizes, dtypes, an `out=` that cannot hold the result or is on another device, memory
-that is written twice or read and written) raise what the CPU raises. PyTorch's shape functions and, for small tensors,
-its CPU kernels are asked once for each new signature; a call that is known is not asked about again. In-place ops on
-expanded tensors raise also where the CPU gives some result (`tril_`, `triu_`, `threshold_`, `baddbmm_`), while
-`masked_fill_`, `index_fill_` and `index_put_` on them run on the host. Errors that depend on values come with the
-launch: an index out of range is named with its bound, and one that counts from the end after the size has been added.
-Compiled calls are as Inductor has them on every device: it does not refuse all of these.
+that is written twice or read and written) raise what the CPU raises. For each new signature, PyTorch's shape functions
+and, for small tensors, its CPU kernels are asked once. In-place operations on expanded tensors raise also where the CPU
+gives some result (`tril_`, `triu_`, `threshold_`, `baddbmm_`), while `masked_fill_`, `index_fill_` and `index_put_` on
+them run on the host. Compiled calls are as Inductor has them on every device: it does not refuse all of these.
+
+## Infinity in 16 bits
+
+In 16 bits the card has no infinity: the largest code stands for it, and inside the card it is a number
+([number formats](number-formats.md)). `isinf`, `isfinite`, `hypot` and `nan_to_num` take it for infinity; arithmetic
+does not, so `inf - inf` is 0. `nan_to_num` puts the largest number there that reads back as finite: 65472 for float16
+(the CPU has 65504, which the format lacks) and 8556380160 for bfloat16, whose own largest number would read back as
+infinity. Numbers that you give for infinity (`posinf=1e30`) are brought down to these too.
+
+## Indexed writes
 
 Writes at given places (`x[index] = v`, `index_copy_`, `index_add_`, `index_fill_`, `scatter_`, `scatter_add_`,
 `scatter_reduce_`, also through views) change the tensor in place, eager and in compiled graphs, and cost what they
-write; their functional forms copy the tensor first. Of several values for one place the last one stays; sums are made
-in fp32 or int32 and rounded once. A program is for a number of places: a new number is planned once. An index out of
-range fails the launch, in which other places may have been written. Truth values as indices (`x[:, mask]`,
-`x[:, mask] = v`, `masked_select`) are listed on the card, and the host reads how many there are; a small tensor that is
-written by one mask is written whole instead, without waiting.
+write. Their functional forms copy the tensor first.
 
-Optimisers with `fused=True` take a step in one launch. `foreach` ones, which PyTorch prefers, launch each of their ten
-or so functions once for each tensor: launches are cheap, and programs for whole lists would be planned for each model.
+* If several values go to one place, the last one stays. Sums are made in fp32 or int32 and rounded once.
+* A program is for a number of places, so a new number is planned once.
+* An index out of range fails the launch, in which other places may have been written.
+* Truth values as indices (`x[:, mask]`, `x[:, mask] = v`, `masked_select`) are listed on the card, and the host reads
+  how many there are. A small tensor that is written by one mask is written whole instead, without waiting.
 
-`torch.cond`, `while_loop` and `scan` in a compiled graph: the host reads the condition, branches and bodies run on the
-card. `torch.use_deterministic_algorithms(True)` changes no sum on the card, which adds and scatters in a fixed order;
-it fills new memory, with NaN or the largest number (for int64 that of int32), as everywhere. `torch.jit.trace` needs
-``check_trace=False``: its check converts results to float64.
+## Optimisers, control flow, tracing
 
-`nn.TransformerEncoder` in inference packs a padded batch into a nested tensor, which has no place on the card: there it
-stays padded, and what stands in the padding of its result is not 0. `mask_check=False`, which packs unasked, raises.
-
-Activation checkpointing, eager and compiled, draws the same random numbers again in the backward pass. A compiled graph
-keeps the two words of each draw's key for it.
+* Optimisers with `fused=True` take a step in one launch. `foreach` ones, which PyTorch prefers, launch each of their
+  ten or so functions once for each tensor: launches are cheap, and programs for whole lists would be planned for each
+  model.
+* `torch.cond`, `while_loop` and `scan` in a compiled graph: the host reads the condition, branches and bodies run on
+  the card.
+* `torch.use_deterministic_algorithms(True)` changes no sum on the card, which adds and scatters in a fixed order. It
+  fills new memory, with NaN or the largest number (for int64 that of int32), as everywhere.
+* `torch.jit.trace` needs `check_trace=False`, because its check converts results to float64.
+* `nn.TransformerEncoder` in inference packs a padded batch into a nested tensor, which the card cannot store. On the
+  card the batch stays padded, and the padding of its result is not 0. `mask_check=False`, which packs unasked, raises.
+* Activation checkpointing, eager and compiled, draws the same random numbers again in the backward pass. A compiled
+  graph keeps the two words of each draw's key for it.
 """
 
 
 def page() -> str:
-    return "\n".join([HEAD, *_device(), "", *_rules(), "", *_host(), "", LIMITS])
+    return "\n".join([HEAD, *_device(), "", *_operations(), "", LIMITS])
 
 
 if __name__ == "__main__":

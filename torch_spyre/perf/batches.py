@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batched products: sticks of one entry that do not follow one another in memory.
 
-In the default layout the sticks of all entries lie side by side, one of each. Memory delivers granules of a few sticks;
+In the default layout the sticks of all entries are side by side, one of each. Memory delivers granules of a few sticks;
 those of entries that a core does not work on at the time are wasted. A core works on as many entries at once as its LX
 share holds, provided that the results of all its entries fit: the loop over k runs outside the loop over entries.
 """
@@ -70,7 +70,7 @@ def _power_of_two(value: float) -> int:
 
 
 def scattered(stream: Stream, tile: Tile) -> bool:
-    """Sticks of one entry lie apart."""
+    """Sticks of one entry are apart."""
     return tile.batched and stream.in_memory and stream.run <= STICK_BYTES < stream.pitch
 
 
@@ -87,7 +87,7 @@ def wasted(stream: Stream, side: int, passes: float, tile: Tile, device: Device)
 
 
 def _columns_apart(stream: Stream, side: int, tile: Tile, device: Device) -> float:
-    """A weight whose rows are contiguous: sticks of one column of sticks lie a row apart."""
+    """A weight whose rows are contiguous: sticks of one column of sticks are a row apart."""
     if side == 0 or tile.batched or not stream.in_memory or not stream.order:
         return 0.0
     columns, depth = stream.order[0], max(stream.order)

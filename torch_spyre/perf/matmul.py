@@ -4,7 +4,7 @@
 A core works on its output tile in blocks and streams both operands past them, again for every block: what does not fit
 its share of LX is read again. The array works while the operands stream in, except for the first fill of LX; results
 leave at the end. With 32 cores it is therefore mostly the reads that take the time, and `_Reads` counts them. How
-operands of batched products lie in memory is the business of `batches.py`.
+operands of batched products are stored is the business of `batches.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The static timeline, instruction by instruction: when each starts, what its units do, what lies in LX meanwhile.
+"""The static timeline, instruction by instruction: when each starts, what its units do, what is in LX meanwhile.
 
 The clock prices a phase as a whole, because its instructions share memory. Here its duration is divided among them in
 proportion to what each would take alone. The cores of one instruction are treated alike: the clock knows the busiest.

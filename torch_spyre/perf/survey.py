@@ -232,7 +232,7 @@ def _second_output(
 
 
 def _pattern(source: Stream, target: Stream) -> str:
-    """restickify: another dim lies in the sticks; reorder: sticks follow another dim; gapped: only the pitch grows."""
+    """restickify: another dim is in the sticks; reorder: sticks follow another dim; gapped: only the pitch grows."""
     orders = source.order, target.order
     if not (source.in_memory and target.in_memory) or not all(orders) or UNKNOWN_DIM in orders[0] + orders[1]:
         return "same"

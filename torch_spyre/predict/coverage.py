@@ -79,7 +79,7 @@ def _vector_class(work: Work) -> str:
 
 
 def checked_share(classes: dict[str, float]) -> float:
-    """Share of the time that lies in validated classes."""
+    """Share of the time that belongs to validated classes."""
     total = sum(classes.values())
     return sum(ns for name, ns in classes.items() if name in errors()) / total if total else 0.0
 

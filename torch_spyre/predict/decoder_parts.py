@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of a decoder as plain PyTorch modules, for whatever device they are made on.
 
-Weights are (in, out), so that they lie on the card as a matmul reads them. For a prediction the contents of all tensors
+Weights are (in, out), so that the card stores them as a matmul reads them. For a prediction the contents of all tensors
 are undefined; only shapes matter.
 """
 

@@ -33,7 +33,7 @@ class Join(nn.Module):
 
 
 class EmbeddingRows(nn.Module):
-    """The embeddings of tokens whose rows lie here, zero for the others. Positions are added on one card."""
+    """The embeddings of tokens whose rows are stored here, zero for the others. Positions are added on one card."""
 
     def __init__(self, c: ModelConfig, device: str) -> None:
         super().__init__()

@@ -157,7 +157,7 @@ def read(path: str | Path) -> Trace:
 
 
 def _on_device_clock(trace: Trace) -> list[tuple[float, int]]:
-    """Counters are placed by the trace's time; each lies inside a kernel, whose time on both clocks is known."""
+    """Counters are placed by the trace's time; each is inside a kernel, whose time on both clocks is known."""
     kernels = sorted((k for k in trace.kernels if k.device == 0), key=lambda k: k.trace_us)
     result, at = [], 0
     for us, size in sorted(trace.lx, key=lambda point: point[0]):

@@ -5,9 +5,9 @@ Enters: the TTIR of a kernel, and for each launch its grid and arguments. Leaves
 for these integers and this grid, and its launch through the ordinary driver. A program that the cache holds is launched
 without reading TTIR.
 
-Kernels count in the strides of the host, while tensors lie in sticks. A tensor that already lies row by row in card
-memory is used where it is; every other one is copied into such memory and, if it was written, back. Tensors that share
-memory share that copy.
+Kernels count in the strides of the host, while tensors are stored in sticks. A tensor that is stored row by row
+in card memory is used where it is; every other one is copied into such memory and, if it was written, back. Tensors
+that share memory share that copy.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ def check_conversion(x: ir.TensorBox, dtype: torch.dtype) -> None:
     if dtype != torch.int64 or not x.get_dtype().is_floating_point:
         return
     least, most = _ends(x)
-    if _inside(least, most) and most < 2**30:  # not so near to the end that a float of it would lie beyond
+    if _inside(least, most) and most < 2**30:  # not so near to the end that a float of it would be beyond
         return
     wide = _floats(x)
     high, low = lowerings[aten.ge.Scalar](wide, 2.0**31), lowerings[aten.lt.Scalar](wide, -(2.0**31))

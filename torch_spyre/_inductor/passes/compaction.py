@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction: where a dim that must be done at once reaches too far, the operand is copied so that it lies together.
+"""Compaction: where a dim that must be done at once reaches too far, the operand is copied so that it is in one run.
 
 A sum over dim 1 of 32 x 2048 x 4096 reads its 2048 elements from 256 KiB steps: 512 MiB on any core, for any split. A
 copy has no such dim and can be done in trips of any shape. So the operand is copied into a layout that has the dims
@@ -89,7 +89,7 @@ class _Compact(Layouts):
             self._finish_copy(last)
 
     def _sparse(self, node: PlanNode) -> bool:
-        """Would a scan or a sort reach too far with one element in each stick, however they lie?"""
+        """Would a scan or a sort reach too far with one element in each stick, in any layout?"""
         return node.sizes()[node.along] * STICK_BYTES > constants.MAX_SPAN_BYTES
 
     def _aside(self, node: PlanNode, stick: str) -> tuple[Load, PlanNode]:
@@ -112,7 +112,7 @@ class _Compact(Layouts):
         return tuple(inputs)
 
     def _copy_layout(self, buffer: PlanBuffer, names: Sequence[str], stick: str) -> Layout:
-        """The dims done at once lie inside all others."""
+        """The dims done at once are inside all others."""
         if stick not in names:
             return make_layout(buffer, [*range(len(names)), -1] if names else [])
         single = make_layout(replace(buffer, size=(64,), stride=(1,)), [0])

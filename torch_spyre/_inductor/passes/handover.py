@@ -3,7 +3,7 @@
 
 A matmul leaves tiles of rows and columns, the norm after it wants whole rows: each core needs a little from each of a
 few others. The time model decides between that exchange and the way through memory, for all readers of a buffer at
-once, because a buffer lies in one place.
+once, because a buffer is in one place.
 """
 
 from __future__ import annotations

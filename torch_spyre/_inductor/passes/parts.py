@@ -66,7 +66,7 @@ def _cut(graph: PlanGraph, node: PlanNode, known: Mapping[str, int]) -> tuple[st
     sticks = {t.dim for t in source.index.terms if t.dim in whole and t.scale == stride and t.div == 1}
 
     def reached(extents: Mapping[str, int]) -> int:
-        """Bytes that the node does at once, laid together: whole sticks of a dim that lies in them, or one each."""
+        """Bytes that the node does at once, laid together: whole sticks of a dim that is in them, or one each."""
         return STICK_BYTES * math.prod(-(-extents[d] // lanes) if d in sticks else extents[d] for d in whole)
 
     if reached(sizes) <= constants.MAX_SPAN_BYTES:

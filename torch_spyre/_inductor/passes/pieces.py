@@ -2,7 +2,7 @@
 """Pieces: a dim that one node must walk in pieces is walked in pieces by all its neighbours.
 
 Attention over shared keys joins heads and rows into one dim of 4 x 512, a mask knows the rows only. The node that adds
-the mask cuts the joined dim; if the others did not, their cores would hold rows that do not lie together, and every
+the mask cuts the joined dim; if the others did not, their cores would hold rows that are not adjacent, and every
 hand-over would go through memory. Dims that nodes hand to each other through temporaries are one class; where its
 members ask for cuts that nest, all of them are cut, temporaries too.
 """
@@ -58,7 +58,7 @@ class _Classes:
         self.size: dict[Member, int] = {}
         self.cuts: dict[Member, set[int]] = {}
         self.whole: set[Member] = set()  # classes that may not be cut
-        self.lanes: set[Member] = set()  # classes that may lie in sticks: cuts are at whole sticks
+        self.lanes: set[Member] = set()  # classes that may be in sticks: cuts are at whole sticks
 
     def find(self, member: Member, size: int) -> Member:
         root = member
@@ -135,7 +135,7 @@ def _relate(graph: PlanGraph, node: PlanNode, classes: _Classes, sparse: set[str
 
 
 def _in_stick(buffer: PlanBuffer, axis: int) -> bool:
-    """Does the axis lie in the sticks? It is known for inputs; others mostly have their last dim there."""
+    """Is the axis in the sticks? It is known for inputs; others mostly have their last dim there."""
     if buffer.layout is not None:
         return buffer.stride[axis] == buffer.layout.stride_map[-1]
     return axis == len(buffer.size) - 1

@@ -2,7 +2,7 @@
 """Scratchpad: keeps temporaries in LX where every core reads only what it wrote itself.
 
 Residency is sound by ownership: a temporary may live in LX only if, for each core of each consumer, the slice the
-consumer reads starts at the same device coordinates as the slice that core wrote and lies inside it. Everything else
+consumer reads starts at the same device coordinates as the slice that core wrote and is inside it. Everything else
 goes through memory. Addresses come from live ranges, in the part of LX that the back end does not reserve; the result
 of an elementwise node takes the place of an operand that dies there.
 """

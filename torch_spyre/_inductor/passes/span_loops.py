@@ -54,7 +54,7 @@ def _shared_loop(graph: PlanGraph, nodes: list[PlanNode]) -> None:
 
 def _trips(graph: PlanGraph, node: PlanNode, wanted: int) -> dict[str, int]:
     """What a trip takes of each dim. Dims that move together must be cut evenly: where the split of the cores is not
-    even, those dims get fewer slices, and at last all is left to one core. What lies in scratchpads stays where it is.
+    even, those dims get fewer slices, and at last all is left to one core. What is in scratchpads stays where it is.
     """
     split = split_of(node)
     choices = [split, _even(graph, node, split), ()]

@@ -552,7 +552,7 @@ def _has_digits(index: Index) -> bool:
 
 
 def _by_lane(node: PlanNode) -> bool:
-    """A sum over windows of single channels, one column each: the batch lies in the sticks of all operands."""
+    """A sum over windows of single channels, one column each: the batch is in the sticks of all operands."""
     sizes = node.sizes()
     return len(node.reduced) > 1 and sizes.get(_LANE, 1) > 1 and sizes["n"] == sizes["k"] == 1
 

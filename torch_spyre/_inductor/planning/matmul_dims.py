@@ -2,7 +2,7 @@
 """Matmul dims in pieces: a view may cut k (or m, n) of one operand where the other operand does not care.
 
 The card's matmul has one m, one n and one k and any number of batch dims. Pieces of k join again where every operand
-walks them as one: heads whose sticks lie side by side are one long row. Other pieces of m and n become batch dims.
+walks them as one: heads whose sticks are side by side are one long row. Other pieces of m and n become batch dims.
 """
 
 from __future__ import annotations

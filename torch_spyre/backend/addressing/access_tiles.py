@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Access tiles: which elements of a view a tile touches, as operands.
 
-An access is one or several `Piece`s: boxes of the tile whose elements lie in one part of the view. A tile that stays
+An access is one or several `Piece`s: boxes of the tile whose elements are in one part of the view. A tile that stays
 inside the coordinate set of a view in one memory is a single piece that covers it, and instructions read and write it
 in place. Where the set cuts the tile, where parts meet, and where coordinates come from index views, pieces are moved
 one by one (`transfers`).

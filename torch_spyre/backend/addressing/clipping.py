@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clipping: the part of a tile that lies inside a box of coordinates.
+"""Clipping: the part of a tile that is inside a box of coordinates.
 
 First it is proved, core by core, that a coordinate stays inside; most tiles need no more. What cannot be proved cuts
 the iteration box: the least and the greatest value of the one variable in the coordinate become affine forms.
@@ -178,7 +178,7 @@ class Coverage(enum.Enum):
     """How much of a tile the parts of a distributed view hold, on one core."""
 
     ALL = enum.auto()
-    CUT = enum.auto()  # the rest of the tile lies past the end of the view
+    CUT = enum.auto()  # the rest of the tile is past the end of the view
     HOLE = enum.auto()  # a point inside the view belongs to no part
     UNKNOWN = enum.auto()
 
@@ -225,7 +225,7 @@ def _exact(affine: Affine, core: int, stream: Stream) -> int | None:
 def _shared(
     starts: Sequence[int], sizes: Sequence[int], lows: Sequence[int | None], highs: Sequence[int | None]
 ) -> int:
-    """Points of a box that lie within bounds."""
+    """Points of a box that are within bounds."""
     points = 1
     for start, size, low, high in zip(starts, sizes, lows, highs, strict=True):
         first = start if low is None else max(start, low)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views: where the elements of a logical tensor lie, and which coordinates it has.
+"""Views: where the elements of a logical tensor are stored, and which coordinates it has.
 
 Enters: `ktdp.construct_memory_view`, `ktdp.construct_distributed_memory_view`, `memref.subview`. Leaves: a `View`,
 which is one or several strided `Part`s, each with the box of coordinates that it holds.

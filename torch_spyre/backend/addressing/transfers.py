@@ -24,7 +24,7 @@ from torch_spyre.ir.affine import CORE_ID, ZERO, Affine
 
 
 def fetch(selector: Selector, access: Access, masked: bool = False) -> Tile:
-    """The tile in scratch; what lies outside the coordinate set is 0."""
+    """The tile in scratch; what is outside the coordinate set is 0."""
     tile = selector.new_scratch(access.dims, access.view.format)
     if not access.complete:
         zero = selector.number(0, access.view.format)
@@ -132,7 +132,7 @@ def _fetch_remote(selector: Selector, piece: Piece, out: Operand) -> None:
 
 
 def put(selector: Selector, value: SSAValue, access: Access, accumulate: bool, masked: bool) -> None:
-    """Writes a tensor value to the pieces of a tile; what lies outside the coordinate set is dropped."""
+    """Writes a tensor value to the pieces of a tile; what is outside the coordinate set is dropped."""
     found = selector.value(value)
     needs_data = accumulate or any(piece.indices for piece in access.pieces)
     if isinstance(found, Splat) and not needs_data:

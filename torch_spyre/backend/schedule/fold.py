@@ -193,7 +193,7 @@ class Folding:
         return at is not None
 
     def _clear_path(self, sink: Sink, folded: list[Operation], store: Operation) -> bool:
-        """True if no instruction that could notice lies between the definition of the value and the store."""
+        """True if no instruction that could notice is between the definition of the value and the store."""
         origin = _definition(sink, folded)
         if origin.parent_block() is not store.parent_block():
             return False

@@ -232,7 +232,7 @@ def _height(run: _Run, scratch: Scratch, instructions: list[Instruction], room: 
 def _strips(body: list[Instruction], run: _Run, scratch: Scratch, register: int, height: int) -> list[Instruction]:
     cap, rows = run.extent.cap, run.extent.affine
     result: list[Instruction] = []
-    if not rows.is_const and cap % height:  # the last strip ends with the slice, however much lies behind it
+    if not rows.is_const and cap % height:  # the last strip ends with the slice, however much is behind it
         result.append(asm.SopInst(register, Sop.MIN, rows, Affine(cap), origin=body[0].origin))
         rows, register = Affine.symbol(register), register + 1
     strip = Affine.symbol(register)

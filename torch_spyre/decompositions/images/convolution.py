@@ -60,7 +60,7 @@ def _correlate(
 def _in_place(
     x: torch.Tensor, weight: torch.Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> torch.Tensor:
-    """The windows are read where they lie, with channels in the sticks."""
+    """The windows are read where they are, with channels in the sticks."""
     last = x.movedim(1, -1)
     if any(padding):
         last = torch.constant_pad_nd(last, [0, 0, *(p for p in reversed(padding) for _ in range(2))])

@@ -35,7 +35,7 @@ class _Tap:
 
 
 def _reflected(at: Any, low: float, high: float) -> tuple[Any, Any]:
-    """`at` mirrored at both ends until it lies between them, and the sign of its slope."""
+    """`at` mirrored at both ends until it is between them, and the sign of its slope."""
     if low == high:
         return torch.zeros_like(at), torch.zeros_like(at)
     span, away = high - low, at - low

@@ -151,7 +151,7 @@ class Window:
 
 
 def _padded(x: Any, windows: Sequence[Window], outputs: Sequence[int], value: float) -> Any:
-    """With the padding of all dims, as a tensor whose channels lie side by side unless they are few."""
+    """With the padding of all dims, as a tensor whose channels are side by side unless they are few."""
     around = [n for w, out in reversed([*zip(windows, outputs, strict=True)]) for n in (w.pad, w.after(out))]
     if not any(around):
         return x

@@ -99,7 +99,7 @@ def _digits(dims: Sequence[Dim], order: Sequence[str]) -> dict[str, tuple[int, i
 
 @functools.lru_cache(maxsize=4096)  # the planner asks for the same few splits of many tensors
 def _in_order(found: Groups) -> bool:
-    """Deliveries go by position: the parts of a group must lie in the order of its cores."""
+    """Deliveries go by position: the parts of a group must be in the order of its cores."""
     moving = [i for i, ways in enumerate(found.cells) if ways > 1]
     sides = ((found.producers, found.concat, True), (found.consumers, found.split, bool(found.split)))
     for digits, dims, needed in sides:

@@ -3,7 +3,7 @@
 
 Bytes are counted in sticks, the unit in which cores touch memory. `lx-ownership`: a core reads only LX sticks that it
 wrote itself, and the slice it reads is the slice it wrote; in a fragment an LX tensor that nobody wrote on any core is
-an input. `overlap`: the result of an op does not lie on its operands, except in place. `pool-overlap`: a block that is
+an input. `overlap`: the result of an op is not on its operands, except in place. `pool-overlap`: a block that is
 still read is not written over by a block that is not a part of it, or of what is read. `race`: inside an op no core
 writes what another core reads or writes.
 """
@@ -291,7 +291,7 @@ class _Memory:
             self.blocks.append(write)
 
     def _read(self, read: Block) -> Iterator[Problem]:
-        """Of the blocks that a read finds, a later one must be a part of an earlier one, or lie beside it, or both must
+        """Of the blocks that a read finds, a later one must be a part of an earlier one, or be beside it, or both must
         be parts of what is read: a tensor that is written in parts holds at each byte what was written there last."""
         found = self._found(read)
         for writer in found:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How an operand touches its tensor, in the terms SuperDSC has: whole dims in some order, at most one in the sticks.
 
-A device dim that several iteration dims count together, ``10 * outer + inner`` over 50 places, lies in memory like two
+A device dim that several iteration dims count together, ``10 * outer + inner`` over 50 places, is in memory like two
 device dims of 5 and 10. So each iteration dim still has one place in the layout order, with an extent of its own. A
 view that starts inside its tensor starts at a later address; places that it never moves along are places of a dim of
 one element.

@@ -41,7 +41,7 @@ def slices(units: int, cores: int) -> int:
 
 
 def make_dims(sizes: Mapping[str, int], splits: Mapping[str, int]) -> tuple[Dim, ...]:
-    """Dims with their splits; c, n and k lie in sticks and are cut between them, so the last slice may be short."""
+    """Dims with their splits; c, n and k are in sticks and are cut between them, so the last slice may be short."""
     dims = []
     for name, size in sizes.items():
         count = splits.get(name, 1)

@@ -97,7 +97,7 @@ class _Inserter:
         return self.add(arith.ConstantOp.from_int_and_width(value, kind))  # type: ignore[arg-type]
 
     def trips(self, first: SSAValue, now: SSAValue, step: SSAValue) -> SSAValue:
-        """How many steps lie between two values of a counter."""
+        """How many steps are between two values of a counter."""
         distance = now if constant(first) == 0 else self.add(arith.SubiOp(now, first))
         return distance if constant(step) == 1 else self.add(arith.DivSIOp(distance, step))
 

@@ -298,7 +298,7 @@ def _scan(op: Any) -> None:
 
 
 def _combined_at(op: Any, values: list[SSAValue], dim: int, distance: int) -> list[SSAValue]:
-    """Each element with the one that lies `distance` before it; the first ones stay."""
+    """Each element with the one that is `distance` before it; the first ones stay."""
     size = shape_of(values[0].type)[dim]
     first = [_slice(op, value, dim, 0, distance) for value in values]
     before = [_slice(op, value, dim, 0, size - distance) for value in values]

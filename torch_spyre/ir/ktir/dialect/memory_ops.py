@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory ops of `ktdp`: views say where a tensor lies, access tiles say which coordinates, load and store move data."""
+"""Memory ops of `ktdp`: views say where a tensor is, access tiles say which coordinates, load and store move data."""
 
 from __future__ import annotations
 

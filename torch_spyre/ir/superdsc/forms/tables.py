@@ -2,7 +2,7 @@
 """Tables of gathers and scatters as a front end writes them, told in one way: one dim of rows, and how many there are.
 
 One index tensor of several dims names rows; the table then has all these dims marked, although its memory has one dim
-of rows. And a table whose sticks lie row after row says nothing about its length: that is the length of whatever else
+of rows. And a table whose sticks are row after row says nothing about its length: that is the length of whatever else
 in the bundle is in the same place.
 """
 
@@ -64,7 +64,7 @@ def _with_all_rows(sdsc: SuperDSC, bundle: Sequence[SuperDSC]) -> SuperDSC:
     geometry = sdsc.geometry(table)
     stride = geometry.strides[rows[0]]
     if any(s > stride and geometry.extents[d] > 1 for d, s in geometry.strides.items()):
-        return sdsc  # what lies behind the rows tells how many there are
+        return sdsc  # what is behind the rows tells how many there are
     word, start = sdsc.tensors[table].word_bytes, _origin(sdsc, table)
     longest = max(
         (

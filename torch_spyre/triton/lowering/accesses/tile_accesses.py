@@ -476,7 +476,7 @@ def _atomic(op: Operation) -> None:
 
 
 def _descriptor(op: Operation) -> tuple[Address, Mask]:
-    """Where the block at these offsets lies, and what bounds it: the shape of the described tensor."""
+    """Where the block at these offsets is, and what bounds it: the shape of the described tensor."""
     made = op.operands[0].owner
     if not isinstance(made, Operation) or made.name != "tt.make_tensor_descriptor":
         raise refusal(op, "a descriptor made on the host, or one that a loop carries; make it in the kernel")
