@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
 import time
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cases import MOVING, REDUCING, Case, difference, perform
+from processes import run_python
 from ranks import Ranks, second_store
 
 from torch_spyre.distributed.groups import groups
@@ -359,3 +361,51 @@ def test_a_world_made_again_comes_last(ranks: Ranks) -> None:
     """It has the name of the first one."""
     for last, world in ranks.run(2, names_after_a_new_world):
         assert last == world
+
+
+def bytes_kept_by_calls(calls: int) -> int:
+    """By the C++ part of this process, in the thread that makes the calls."""
+    x = numbers(3)
+
+    def call() -> None:
+        dist.all_reduce(x)
+        torch.spyre.synchronize()
+
+    def used() -> int:
+        return int(_mallinfo().uordblks)
+
+    for _ in range(100):
+        call()
+    before = used()
+    for _ in range(calls):
+        call()
+    return used() - before
+
+
+def _mallinfo() -> ctypes.Structure:
+    fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    info = type("Mallinfo", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in fields]})
+    function = ctypes.CDLL(None).mallinfo2
+    function.restype = info
+    return function()
+
+
+def test_calls_without_computation_keep_no_memory(ranks: Ranks) -> None:
+    """The clock of a stream that only waits for collectives forgets those that have ended."""
+    calls = 1000
+    assert sum(ranks.run(2, bytes_kept_by_calls, calls)) < 50 * calls
+
+
+@pytest.mark.parametrize("backend", [None, "spyreccl", "cpu:gloo,spyre:spyreccl"])
+def test_a_destroyed_group_says_nothing(backend: str | None) -> None:
+    """PyTorch warns of groups whose default backend is one that they do not have."""
+    ended = run_python(
+        f"""
+        import torch, torch.distributed as dist
+        dist.init_process_group({backend!r}, store=dist.HashStore(), rank=0, world_size=1)
+        dist.new_group([0])
+        dist.all_reduce(torch.ones(2, device="spyre"))
+        dist.destroy_process_group()
+        """
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
