@@ -170,8 +170,8 @@ def main() -> int:
             result["ended_with"] = server.wait(120)
         except BaseException:
             log.seek(0)
-            lines = (line for line in log if line.startswith("(EngineCore") or "rror" in line and "INFO:" not in line)
-            print("".join([*lines][:200]), file=sys.stderr)
+            lines = [line for line in log if line.startswith("(EngineCore") or ("rror" in line and "INFO:" not in line)]
+            print("".join(lines[:200]), file=sys.stderr)
             raise
         finally:
             if server.poll() is None:

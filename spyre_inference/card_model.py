@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,9 @@ class CardModel:
         self.serving = True
 
     def rows(self, ids: np.ndarray, positions: np.ndarray, batch: Batch) -> torch.Tensor:
-        """Runs a step; the states of its rows, on the host."""
+        """Runs a step; the states of its rows, on the host. A slot below 0 is that of a draft which was not taken: its
+        keys go where those of padding go."""
+        batch = replace(batch, slots=np.maximum(batch.slots, 0))
         sizes = self.buckets.sizes(batch)
         count = len(batch.slots)
         if self.pages and batch.causal:

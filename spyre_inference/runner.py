@@ -111,8 +111,8 @@ class SpyreModelRunner(CPUModelRunner):
             self.choosing = False
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """A request in the middle of its prompt gives no token, so its seed must not draw: vLLM winds its generator back,
-        which generators of the CPU cannot do."""
+        """A request in the middle of its prompt gives no token, so its seed must not draw: vLLM winds the generator
+        back, and those of the CPU cannot be."""
         generators, waiting = self.input_batch.generators, self.discard_request_mask.np[: self.input_batch.num_reqs]
         held = {n: generators.pop(n) for n in waiting.nonzero()[0].tolist() if n in generators}
         try:

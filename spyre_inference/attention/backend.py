@@ -21,7 +21,7 @@ from spyre_inference.vllm_api import (
     MultipleOf,
 )
 from torch_spyre.errors import UnsupportedOp
-from torch_spyre.ops.kernels.paged_attention import Form, PagedTables, paged_attention, write_pages
+from torch_spyre.ops.kernels.paged_attention import Form, PagedTables, paged_attention, with_nan_in_keys, write_pages
 
 
 class SpyreAttentionBackend(AttentionBackend):
@@ -166,6 +166,6 @@ class CardAttention(Attention):
             write_pages(key, value, self.keys, self.values, tables.slots)
             keys, values = self.keys, self.values
         else:  # each tile of the step is a page
-            keys, values = (x.index_select(0, tables.tile_rows) for x in (key, value))
+            keys, values = (x.index_select(0, tables.tile_rows) for x in with_nan_in_keys(key, value))
         result = paged_attention(query, keys, values, tables, self.form, self.slopes)
         return result.view(-1, self.num_heads * self.head_size_v)

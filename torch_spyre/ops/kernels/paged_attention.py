@@ -60,14 +60,18 @@ class Form:
 
 
 def write_pages(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """Puts the rows of this step, [T, key heads, d], to their places in [pages * page size, key heads, d].
+    """Puts the rows of this step, [T, key heads, d], to their places in [pages * page size, key heads, d]."""
+    key, value = with_nan_in_keys(key, value)
+    keys.index_copy_(0, slots, key)
+    values.index_copy_(0, slots, value)
 
-    Values in pages are never NaN: the value of a masked key is multiplied with 0, which NaN survives, and the next user
-    of a page must not meet it. A row's NaN goes into its key instead, so who sees the row gets NaN, and nobody else.
-    """
+
+def with_nan_in_keys(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Values in pages are never NaN: the value of a masked key is multiplied with 0, which NaN survives, and neither
+    the next user of a page nor another one of this step must meet it. A row's NaN goes into its key instead, so who
+    sees the row gets NaN, and nobody else."""
     whole = value.sum(-1, keepdim=True)
-    keys.index_copy_(0, slots, torch.where(whole == whole, key, math.nan))
-    values.index_copy_(0, slots, torch.where(value == value, value, 0.0))
+    return torch.where(whole == whole, key, math.nan), torch.where(value == value, value, 0.0)
 
 
 def paged_attention(
