@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from programs import BARRIER, CORE, FP32, SEN169, R, W, a, build, copy, dims, imm, lx, mem, vop
+from programs import BARRIER, CORE, FP32, SEN169, R, W, a, build, copy, dims, imm, lx, mem, reg, sop, vop
 
 from torch_spyre import _card
+from torch_spyre.backend.program.isa import Sop
 
 CORES, K, N = 8, 192, 64
 WEIGHT = K * N * 2  # bytes of the second operand of one product
@@ -102,6 +103,43 @@ def test_bits_of_any_order(chained: bool, threads: int) -> None:
     np.testing.assert_allclose(first, wanted, rtol=0, atol=2e-5 * float(np.abs(wanted).max()) * K)
     for _ in range(20):
         np.testing.assert_array_equal(bench.launch(), first)
+
+
+def test_rows_of_several_cores_with_one_weight(threads: int) -> None:
+    """Cores that hold other rows and share a weight: their products join, and the bits are those of each alone."""
+    rows, shared = 2, 4
+    groups = CORES // shared
+    body = [
+        sop(1, Sop.MOD, CORE, shared),
+        sop(2, Sop.FLOORDIV, CORE, shared),
+        a.MatmulInst(
+            dims(rows, N, K),
+            lx(0x1000, N * 4, 4, 0, fmt=FP32),
+            mem(0, reg(2, rows * K * 2), K * 2, 0, 2, fmt=SEN169),
+            mem(1, reg(1, WEIGHT), 0, 2, N * 2, fmt=SEN169),
+        ),
+        BARRIER,
+        copy(dims(rows, N), mem(2, CORE * (rows * N * 4), N * 4, 4, fmt=FP32), lx(0x1000, N * 4, 4)),
+    ]
+    rng = np.random.default_rng(5)
+    x, w = values(rng, groups, rows, K), values(rng, shared, K, N)
+    arrays = [x, w, np.zeros((groups, shared, rows, N), np.float32)]
+    card = _card.Card()
+    program = _card.Program.load(
+        build(body, [(R, x.nbytes), (R, w.nbytes), (W, arrays[2].nbytes)], cores=CORES, lx_bytes=0x3000)
+    )
+    buffers = [(card.allocate(array.nbytes), array.nbytes) for array in arrays]
+    for array, (address, _) in zip(arrays, buffers, strict=True):
+        card.write(address, array.tobytes())
+    found = []
+    for _ in range(6):  # the first launch is interpreted, core after core
+        card.launch(program, buffers, [])
+        card.synchronize()
+        found.append(np.frombuffer(card.read(*buffers[2]), np.float32).reshape(arrays[2].shape))
+    wanted = np.einsum("grk,skn->gsrn", decoded(x), decoded(w))
+    np.testing.assert_allclose(found[0], wanted, rtol=0, atol=2e-5 * float(np.abs(wanted).max()) * K)
+    for result in found[1:]:
+        np.testing.assert_array_equal(result, found[0])
 
 
 def test_prefetches_of_memory_that_went(threads: int) -> None:

@@ -174,3 +174,39 @@ def test_several_indices_and_masks(data: st.DataObject) -> None:
         if inside[v]:
             dense_table[tuple(int(a[v]) for a in at)] = x[v]
     assert same_bits(whole.read((*limits, shape[-1])), dense_table)
+
+
+@pytest.mark.parametrize("fmt", [SEN169, FP32])
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize("by_page", [False, True])
+@pytest.mark.parametrize("rows, depth", [(64, 64), (70, 8), (100, 100)])
+def test_gathered_pages(rows: int, depth: int, by_page: bool, crossed: bool, fmt: int) -> None:
+    """Pages of keys, named as a whole or row by row, as they lie or transposed."""
+    rng = np.random.default_rng(rows + depth)
+    count, pages, size = 5, 3, DTYPE[fmt]().itemsize
+    table = rng.integers(0, 1 << 14, (count * rows, depth)).astype(DTYPE[fmt])
+    chosen = rng.integers(0, count, pages)
+    at = chosen[:, None] if by_page else rng.integers(0, count * rows, (pages, rows))
+    index = dense(at.astype(np.int32), INT32)
+    step, page = depth * size, rows * depth * size
+    still, of_d = (0, 0, 0), (0, size, 0)
+    if crossed:  # [pages, depth, rows]
+        shape, of_table = (pages, depth, rows), [still, of_d, (0, step, 0) if by_page else still]
+        index.maps = [(0, 4, 0), still, still] if by_page else [(0, 4 * rows, 0), still, (0, 4, 0)]
+    else:
+        shape, of_table = (pages, rows, depth), [still, (0, step, 0) if by_page else still, of_d]
+        index.maps = [(0, 4, 0), still, still] if by_page else [(0, 4 * rows, 0), (0, 4, 0), still]
+    along, limit = ((0, page, 0), count) if by_page else ((0, step, 0), count * rows)
+    named = table[(at * rows + np.arange(rows)) if by_page else at]
+    out = dense(np.zeros(shape, DTYPE[fmt]), fmt)
+    source = View(dense(table, fmt).buffer, fmt, of_table)
+
+    def run() -> NDArray:
+        out.buffer[:] = 0
+        assert kernels.gather(shape, out, source, Index(index, along, limit)) is None
+        return out.buffer.copy()
+
+    wanted = np.ascontiguousarray(named.transpose(0, 2, 1) if crossed else named)
+    assert same_bits(on_every_isa(run), dense(wanted, fmt).buffer)
+    index.buffer[:4] = np.array([limit], np.int32).view(np.uint8)
+    assert kernels.gather(shape, out, source, Index(index, along, limit)) is not None

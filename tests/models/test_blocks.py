@@ -12,6 +12,7 @@ import transformers
 from torch_spyre.errors import InvalidArgument
 from torch_spyre.models.blocks import compile_blocks, restore_blocks
 from torch_spyre.models.lengths import BufferLayer, padded_query
+from torch_spyre.models.quantised_linear import quantise
 
 LAYERS = 4
 SHAPE = {"vocab_size": 160, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": LAYERS}
@@ -72,6 +73,22 @@ def test_one_graph_for_prefill_and_one_for_decode(model: Any) -> None:
     assert torch.equal(_generate(model, ids), expected)
     assert [layer.self_attn.layer_idx for layer in model.model.layers] == list(range(LAYERS))
     assert "forward" not in model.__dict__
+
+
+def test_a_head_of_codes_is_compiled_for_one_row(model: Any) -> None:
+    """Decoding reads its codes; a prompt's rows of logits, of any number, need no graph."""
+    quantise(model, "int8", skip=())
+    expected = _generate(model, _ids(1, 7))
+    counter = Counting()
+    compile_blocks(model, backend=counter)
+    assert torch.equal(_generate(model, _ids(1, 7)), expected)
+    assert counter.graphs == 3, "a block for the prompt, one for a token, and the head for a row"
+    hidden = torch.ones(1, 5, 128)
+    with torch.no_grad():
+        model.lm_head(hidden)
+    assert counter.graphs == 3
+    restore_blocks(model)
+    assert "forward" not in model.lm_head.__dict__
 
 
 def test_twenty_lengths_need_seven_graphs() -> None:

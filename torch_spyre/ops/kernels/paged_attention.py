@@ -34,7 +34,7 @@ class PagedTables:
     away: Tensor | None = None  # [W, tile, page]: by how much each row follows each key; negative: it does not see it
 
     def located(self, page: int, work_out: Callable[..., tuple[Tensor, Tensor]] | None = None) -> PagedTables:
-        """With what all layers of a step would work out anew otherwise. `work_out` is `places_and_distances`, compiled."""
+        """With what all layers of a step would work out anew. `work_out` is `places_and_distances`, compiled."""
         at, away = (work_out or places_and_distances)(self.pages, self.starts, self.tiles, self.limits, page)
         return replace(self, at=at, away=away)
 

@@ -145,8 +145,8 @@ inline bool gather_rectangle(const Indices& indices, const Rectangle<kTableViews
 
 constexpr int64_t kCrossedTile = 64;
 
-/// A loop along which the table is dense and the indices do not vary, while the output is dense along the innermost one;
-/// -1 if there is none. Element by element, each of them would be a line of memory of its own.
+/// A loop along which the table is dense and the indices do not vary, while the output is dense along the innermost
+/// one; -1 if there is none. Element by element, each of them would be a line of memory of its own.
 inline int crossed_loop(const Indices& indices, const Loops<kTableViews>& loops, int bytes) {
   const int inner = loops.rank - 1;
   if (inner < 1 || indices.masked || loops.stride[inner][0] != bytes) return -1;
