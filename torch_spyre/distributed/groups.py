@@ -96,8 +96,8 @@ publish.sections["groups"] = status
 
 
 def prepare_split() -> None:
-    """Gives groups what split_group, which asks for options first, crashes without: a default backend, which PyTorch does
-    not name for Gloo and a backend from outside its tree together; and Gloo's list of ranks, which it leaves empty for
+    """Gives groups what split_group, which asks for options first, crashes without: a default backend, which PyTorch
+    does not name for Gloo and a backend from outside its tree together; and Gloo's list of ranks, which it leaves empty for
     every world of a process but the first."""
     for group, ranks in dist.distributed_c10d._world.pg_group_ranks.items():
         if group.name() == "undefined":
