@@ -96,9 +96,9 @@ publish.sections["groups"] = status
 
 
 def prepare_split() -> None:
-    """Gives groups what split_group, which asks for options first, crashes without: a default backend, which PyTorch does
-    not name for Gloo and a backend from outside its tree together; and Gloo's list of ranks, which it leaves empty for
-    every world of a process but the first."""
+    """Gives groups what split_group, which asks for options first, crashes without: a default backend, which groups
+    with Gloo and a backend from outside PyTorch's tree may lack; and Gloo's list of ranks, which PyTorch leaves empty
+    for every world of a process but the first."""
     for group, ranks in dist.distributed_c10d._world.pg_group_ranks.items():
         if group.name() == "undefined":
             group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)

@@ -10,9 +10,10 @@ from torch_spyre.constants import DEVICE_NAME
 
 
 def default_backend_of_groups() -> None:
-    """A group has a default backend, which PyTorch asks for hooks when the group is destroyed. For groups whose backends
-    are named by device, or not named at all, it takes one that the group does not have, and warns. Missing hook: the
-    default backend in the registry of backends (PyTorch compares names in capitals with names in small letters)."""
+    """A group has a default backend, which PyTorch asks for hooks when the group is destroyed. For groups whose
+    backends are named by device, or not named at all, it takes one that the group does not have, and warns. Missing
+    hook: the default backend in the registry of backends (PyTorch compares names in capitals with names in small
+    letters)."""
     import torch.distributed as dist
 
     if not dist.is_available():

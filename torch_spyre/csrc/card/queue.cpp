@@ -594,9 +594,9 @@ Queue::Wake Queue::worker_to_wake() {
 
 Queue::Wake Queue::all_to_wake() {
   Wake sleepers = worker_to_wake();
-  sleepers.waiters =
-      std::any_of(waiting_.begin(), waiting_.end(), [&](Point p) { return p == kNever || near(p) || progress_.done(p); }) ||
-      (!waiting_.empty() && !running_ && best(Runner::waiter));
+  sleepers.waiters = std::any_of(waiting_.begin(), waiting_.end(),
+                                 [&](Point p) { return p == kNever || near(p) || progress_.done(p); }) ||
+                     (!waiting_.empty() && !running_ && best(Runner::waiter));
   return sleepers;
 }
 

@@ -163,15 +163,15 @@ class Queue {
   std::vector<Stream*> active_;  // those with entries
   Clock clock_;
   uint64_t turns_ = 0;
-  std::atomic<uint64_t> queued_{0};   // entries not yet done
-  std::atomic<uint64_t> news_{0};     // counts what may make an entry ready: submissions, ends of exchanges
-  std::atomic<bool> running_{false};  // somebody executes a command; changes under mutex_
+  std::atomic<uint64_t> queued_{0};         // entries not yet done
+  std::atomic<uint64_t> news_{0};           // counts what may make an entry ready: submissions, ends of exchanges
+  std::atomic<bool> running_{false};        // somebody executes a command; changes under mutex_
   std::atomic<bool> worker_asleep_{false};  // until it is woken; changes under mutex_
   bool stop_ = false;
   std::shared_ptr<Exchange> attended_;  // by the worker, which then counts as asleep
   int helping_ = 0;                     // threads that help an exchange and then run what is ready
-  std::vector<Point> waiting_;       // of threads that sleep behind the one that runs
-  std::atomic<bool> failed_{false};  // some error is sticky
+  std::vector<Point> waiting_;          // of threads that sleep behind the one that runs
+  std::atomic<bool> failed_{false};     // some error is sticky
   std::optional<Error> lost_;
   mutable bool lost_told_ = false;
   std::thread worker_;

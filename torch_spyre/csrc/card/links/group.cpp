@@ -19,9 +19,9 @@ namespace spyre::card {
 namespace {
 
 using Time = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kLook{50};    // between looks whether peers live, while somebody waits
+constexpr std::chrono::milliseconds kLook{50};   // between looks whether peers live, while somebody waits
 constexpr std::chrono::milliseconds kDoze{250};  // the same, while nobody does
-constexpr int kSpins = 16;                        // some 10 us each, as spin_pauses() has it
+constexpr int kSpins = 16;                       // some 10 us each, as spin_pauses() has it
 
 class Group;
 

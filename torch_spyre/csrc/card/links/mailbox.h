@@ -23,10 +23,10 @@ struct Ring {
 };
 
 struct MailboxHead {
-  alignas(64) std::atomic<uint32_t> bell;      // counts
-  std::atomic<uint32_t> sleepers;              // whom to wake: Mailbox::Sleeper, or'ed
-  std::atomic<uint32_t> wake_at;               // the count from which sleepers have something to do
-  std::atomic<uint32_t> polling;               // threads that look at the bell anyway
+  alignas(64) std::atomic<uint32_t> bell;  // counts
+  std::atomic<uint32_t> sleepers;          // whom to wake: Mailbox::Sleeper, or'ed
+  std::atomic<uint32_t> wake_at;           // the count from which sleepers have something to do
+  std::atomic<uint32_t> polling;           // threads that look at the bell anyway
   /// 0: well, 1: has left the group, 2: has given up. `reason` is written before.
   alignas(64) std::atomic<uint32_t> state;
   char reason[448];
