@@ -31,7 +31,8 @@ Printed by `python -m torch_spyre.numerics.whole_models --rows rows.json`; the s
 * Layers: how many of the published ones ran. Widths, experts and vocabulary are the published ones.
 * Weights: random (variance 1/fan-in) in numbers of the card's format; nothing is said about trained weights.
 * Compared: one prompt of two sequences of 41 tokens (Whisper: 13), without a cache; the card in fp16 against the CPU in
-  fp32 with the same weights, which are there for one layer at a time.
+  fp32 with the same weights, which are there for one layer at a time. A token that chose other experts than in fp32
+  counts in full.
 
 | column | |
 |---|---|
