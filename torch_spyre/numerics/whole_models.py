@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m torch_spyre.numerics.whole_models --rows FILE > docs/whole-models.md``: whole models, layer by layer.
+"""``python -m torch_spyre.numerics.whole_models --rows FILE``: a table of whole models, walked layer by layer.
 
 Every model of `spyre-numerics --list` with its published widths and vocabulary and all of its layers, or the first
 `--layers`; hours for all of them. FILE keeps every row as soon as it is measured, so that a stopped run goes on.
