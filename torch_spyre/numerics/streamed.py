@@ -59,6 +59,7 @@ class Walk:
         """`seen` is called after each part has run for the first time, while its weights are there."""
         done: set[str] = set()
         target = torch.device(device)
+        self._leave(self.model, dtype)  # models ask their parameters for a dtype before these are there
 
         def before(module: nn.Module, args: Any) -> None:
             for owner in module.modules():

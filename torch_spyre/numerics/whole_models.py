@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m torch_spyre.numerics.whole_models --rows FILE > docs/whole-models.md``: whole models, layer by layer.
+"""``python -m torch_spyre.numerics.whole_models --rows FILE``: a table of whole models, walked layer by layer.
 
 Every model of `spyre-numerics --list` with its published widths and vocabulary and all of its layers, or the first
 `--layers`; hours for all of them. FILE keeps every row as soon as it is measured, so that a stopped run goes on.
@@ -31,7 +31,8 @@ Printed by `python -m torch_spyre.numerics.whole_models --rows rows.json`; the s
 * Layers: how many of the published ones ran. Widths, experts and vocabulary are the published ones.
 * Weights: random (variance 1/fan-in) in numbers of the card's format; nothing is said about trained weights.
 * Compared: one prompt of two sequences of 41 tokens (Whisper: 13), without a cache; the card in fp16 against the CPU in
-  fp32 with the same weights, which are there for one layer at a time.
+  fp32 with the same weights, which are there for one layer at a time. A token that chose other experts than in fp32
+  counts in full.
 
 | column | |
 |---|---|
