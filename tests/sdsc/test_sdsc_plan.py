@@ -70,12 +70,25 @@ def into_part(x: Tensor, y: Tensor) -> Tensor:
     return x + 1
 
 
+def reordered(x: Tensor, y: Tensor) -> Tensor:
+    """A part inside sticks is written before whole sticks of the same tensor."""
+    out = y * 2
+    out[:, 10:40] = x
+    out[:, 64:] = y[:, :64]
+    return out
+
+
+def conv1d(x: Tensor, w: Tensor, groups: int = 1) -> Tensor:
+    return functional.conv1d(x, w, groups=groups)
+
+
 CASES: dict[str, Callable[[], tuple[Callable[..., object], list[Tensor]]]] = {
     "reshape across sticks": lambda: (lambda x: x.reshape(-1).exp(), [half(5, 200)]),
     "slice inside a stick": lambda: (lambda x: x[:, 3:67].exp(), [half(8, 128)]),
     "halves of a stick": lambda: (lambda x: rotated(x) * 2, [half(2, 4, 10, 64)]),
     "part of a tensor that exists": lambda: (into_part, [half(8, 64), half(8, 30)]),
     "joined inside a stick": lambda: (lambda a, b: torch.cat([a, b], 1), [half(8, 100), half(8, 50)]),
+    "unaligned part before aligned ones": lambda: (reordered, [half(8, 30), half(8, 128)]),
     "decode step": lambda: (cached_step, [half(1, 256), half(256, 256), half(1, 4, 64, 64), torch.tensor([7])]),
     "rows of a tied table": lambda: (
         lambda w, i, x: w[i] + x,
@@ -86,6 +99,9 @@ CASES: dict[str, Callable[[], tuple[Callable[..., object], list[Tensor]]]] = {
     "one matrix for a batch": lambda: (lambda a, b: a.expand(3, 16, 64) @ b, [half(1, 16, 64), half(3, 64, 64)]),
     "uneven rows": lambda: (lambda x: torch.softmax(x, -1), [half(67, 256)]),
     "parts of k": lambda: (lambda a, b: a @ b, [half(1, 9 * 64), half(9 * 64, 64)]),
+    "overlapping windows": lambda: (conv1d, [half(2, 16, 20), half(8, 16, 3)]),
+    "patches": lambda: (lambda x, w: functional.conv2d(x, w, stride=4), [half(1, 3, 16, 16), half(64, 3, 4, 4)]),
+    "windows of single channels": lambda: (lambda x, w: conv1d(x, w, 6), [half(1, 6, 12), half(6, 1, 4)]),
     "layer norm": lambda: (lambda x, w: functional.layer_norm(x, (256,), w), [half(33, 256), half(256)]),
 }
 

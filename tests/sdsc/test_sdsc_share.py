@@ -21,12 +21,14 @@ from test_sdsc_planned import FULL, HALF, Case, check, one, planned, values
 from test_sdsc_programs import normal
 from torch.nn import functional
 
+from torch_spyre import knobs
 from torch_spyre.backend.compile import compile_module
 from torch_spyre.backend.program import assembler as asm
 from torch_spyre.backend.program.decoder import decode
 from torch_spyre.errors import NotExpressible
 from torch_spyre.ir.ktir.emit.kernel_function import emit
 from torch_spyre.ir.ktir.text import parse
+from torch_spyre.ir.superdsc.steps import in_steps
 from torch_spyre.ir.superdsc.unroll import without_loops
 from torch_spyre.ir.superdsc.writer import bundle_files, scalars_as_tensors
 from torch_spyre.sdsc import read_bundle
@@ -84,6 +86,16 @@ def test_share_of_some_kernels() -> None:
         print(f"  {name}: {reason}")
     assert share >= SMALL_FLOOR
     assert all("has no SuperDSC form" in reason for reason in reasons.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_for_superdsc_has_bundles_for_all_of_them(name: str) -> None:
+    """Only an op that no word is for stands between bundles, and none of these cases has one."""
+    with knobs.patch(plan="sdsc"):
+        records = planned(*CASES[name]())
+    assert records
+    for record in records:
+        assert not in_steps(record.plan.kernel).wordless
 
 
 CONTROL = (asm.BarrierInst, asm.IfInst, asm.EndIfInst)

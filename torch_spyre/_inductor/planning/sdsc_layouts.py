@@ -49,7 +49,8 @@ class SdscLayouts(Layouts):
 
     def __init__(self, graph: PlanGraph, choices: Mapping[object, str]) -> None:
         super().__init__(graph, choices)
-        self.twins: dict[str, str] = {}  # tensor -> the one in another layout that holds its newest values
+        # tensor -> the one that holds its newest values, and the layout of that
+        self.twins: dict[str, tuple[str, _Order]] = {}
         self.written = set(graph.inputs)
 
     def run(self) -> PlanGraph:
@@ -71,9 +72,10 @@ class SdscLayouts(Layouts):
 
     def _settle(self, name: str) -> None:
         """Brings a tensor up to date."""
-        twin = self.twins.pop(name, None)
-        if twin is not None:
+        if name in self.twins:
+            twin, _ = self.twins.pop(name)
             self._whole_copy(twin, name)
+            self.written.add(name)
 
     # Nodes
 
@@ -107,6 +109,7 @@ class SdscLayouts(Layouts):
                 into = Index((*target, Term(inner[0], 1)), start)
                 one = Load(load.buffer, _at(load.index, at))
                 self._finish_copy(self._copy_node(node, one, Load(temp.buffer, into), (*others, inner)))
+                self.written.add(temp.buffer)
         return self._settled(temp)
 
     def _copied(self, copy: PlanNode) -> str:
@@ -158,8 +161,9 @@ class SdscLayouts(Layouts):
         reason = self._kept(lambda: again(copied=False))
         if not reason or (has_word(node.row) and not self._kept(lambda: again(copied=True))):
             return
-        sticks = [d for d, _ in node.dims if d not in reduced] if has_word(node.row) and not node.row.is_matmul else []
-        if all(self._kept(lambda stick=stick: through(stick)) for stick in sticks):  # type: ignore[misc]
+        sticks = [""] if node.row.is_matmul else [d for d, _ in node.dims if d not in reduced]
+        sticks = sticks if has_word(node.row) else []
+        if all(self._kept(lambda stick=stick: through(stick)) for stick in sticks):
             again(copied=False)
             node.wordless = reason
 
@@ -200,18 +204,15 @@ class SdscLayouts(Layouts):
 
         reason = self._kept(lambda: again(None))
         orders = self._orders(table.buffer) if reason else ()
-        if reason and all(self._kept(lambda order=order: again(order)) for order in orders):  # type: ignore[misc]
+        if reason and all(self._kept(lambda order=order: again(order)) for order in orders):
             again(None)
             node.wordless = refusal(as_op(self.graph, node))
 
     def _finish_copy(self, node: PlanNode) -> None:
-        if not self._kept(lambda: self._direct(node)):
-            return
-        source = next(node.loads(), None)
-        sources = [None, *self._orders(source.buffer)] if source is not None else [None]
-        pairs = itertools.product(sources, [None, *self._orders(node.output.buffer)])
-        reason = ""
+        """One op, or several through other layouts; a tensor with a newer twin is written there, or brought up to date
+        before."""
         inputs, output = node.inputs, node.output
+        source = next(node.loads(), None)
 
         def through(first: _Order | None, last: _Order | None) -> str:
             node.inputs, node.output = inputs, output
@@ -221,8 +222,16 @@ class SdscLayouts(Layouts):
                 node.output = self._twin(output, last)
             return self._direct(node)
 
+        known = self.twins.get(output.buffer)
+        if known is not None:
+            if not self._kept(lambda: through(None, known[1])):
+                return
+            self._settle(output.buffer)
+        sources = [None, *self._orders(source.buffer)] if source is not None else [None]
+        pairs = itertools.product(sources, [None, *self._orders(output.buffer)])
+        reason = ""
         for first, last in sorted(pairs, key=lambda p: sum(self._bytes(*x) for x in self._made(source, output, *p))):
-            reason = self._kept(lambda first=first, last=last: through(first, last))  # type: ignore[misc]
+            reason = self._kept(lambda first=first, last=last: through(first, last))
             if not reason:
                 return
         node.inputs, node.output = inputs, output
@@ -238,7 +247,7 @@ class SdscLayouts(Layouts):
             yield output.buffer, last
 
     def _bytes(self, name: str, order: _Order) -> int:
-        return self._other_layout(self._whole(name), order).bytes
+        return self._other_layout(self._storage(name), order).bytes
 
     def _direct(self, node: PlanNode) -> str:
         """The copy as one op, or why it is none."""
@@ -274,7 +283,7 @@ class SdscLayouts(Layouts):
 
     def _orders(self, name: str) -> list[_Order]:
         """Layouts worth a try: another dim in the sticks, one element per stick, and that without dims."""
-        buffer = self._whole(name)
+        buffer = self._storage(name)
         if buffer.layout is None or not buffer.size:
             return []
         rank = len(buffer.size)
@@ -283,7 +292,7 @@ class SdscLayouts(Layouts):
         flat = [(_ROWS,), (_FLAT,)] if rank > 2 else [(_FLAT,)]
         return [*orders, (*range(rank), -1), *(flat if dense else [])]
 
-    def _whole(self, name: str) -> PlanBuffer:
+    def _storage(self, name: str) -> PlanBuffer:
         """A tensor; of a view that does not start with its storage, the storage as its layout tells."""
         buffer = self.graph.buffers[name]
         if not buffer.offset:
@@ -311,7 +320,7 @@ class SdscLayouts(Layouts):
 
     def _named(self, name: str, order: _Order) -> str:
         """A new tensor of the same size and strides in another layout; of a view, all that its storage holds."""
-        buffer = self._whole(name)
+        buffer = self._storage(name)
         made = f"c{len(self.graph.buffers)}"
         other = PlanBuffer(made, buffer.dtype, buffer.size, buffer.stride)
         other.layout = self._other_layout(buffer, order)
@@ -331,16 +340,17 @@ class SdscLayouts(Layouts):
     def _twin(self, output: Load, order: _Order) -> Load:
         """The same elements of a tensor in another layout, which `_settle` copies back."""
         name = output.buffer
-        if name in self.twins:
+        made, known = self.twins.get(name, ("", ()))
+        if known != order:
             self._settle(name)
-        made = self._named(name, order)
-        if name in self.written:
-            self._whole_copy(name, made)
-        self.twins[name] = made
+            made = self._named(name, order)
+            if name in self.written:
+                self._whole_copy(name, made)
+            self.twins[name] = (made, order)
         return Load(made, output.index.shifted(self.graph.buffers[name].offset))
 
     def _whole_copy(self, source: str, target: str) -> None:
-        buffer = self._whole(source if self.graph.buffers[source].offset else target)
+        buffer = self._storage(source if self.graph.buffers[source].offset else target)
         axes = [(f"x{i}", n, s) for i, (n, s) in enumerate(zip(buffer.size, buffer.stride, strict=True)) if n > 1]
         index = Index(tuple(Term(x, stride) for x, _, stride in axes))
         name = f"{target}_of_{source}"

@@ -92,7 +92,8 @@ class _Writer:
         if self.row.has_table:
             indices = [read_access(op, x) for x in tensors[1:]]
             named = self._gathered_dims(indices)
-            tables, others = (tensors[0], op.output), {}
+            tables = (tensors[0], op.output)
+            others: dict[int, str] = {}
             indices = [self._with_row(x, named[i]) for i, x in enumerate(indices, start=1)]
             first, last = (named, others) if self.row.kind is Kind.GATHER else (others, named)
             return [*indices, read_access(op, tables[0], first), read_access(op, tables[1], last)]

@@ -32,7 +32,6 @@ CLOSEST = {
     "gather": "none that stops a launch: the published gather has no bound of its index",
     "topkvalue": "topkvalue of at most 4 elements, largest first",
     "topkindex": "topkindex of at most 4 elements, largest first",
-    "batchmatmul": "conv2d and depthwiseconv2dnative; the front end copies the windows out and emits batchmatmul",
 }
 _IMMEDIATE = re.compile(r"imm(\d{1,3})")
 
