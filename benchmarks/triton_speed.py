@@ -154,7 +154,7 @@ def warm_launch() -> Figure:
 
 def main() -> int:
     print(machine_line())
-    figures = first_launches() + [warm_launch()]
+    figures = [*first_launches(), warm_launch()]
     for name, (kernel, own) in pairs().items():
         figures += times(name, kernel, own)
     return finish(figures)
