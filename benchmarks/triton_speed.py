@@ -71,9 +71,7 @@ def pairs() -> dict[str, tuple[Call, Call]]:
         softmax_rows[(32,)](result, matrix, width, width, height, width, BLOCK=width)
 
     def layer_norm() -> None:
-        normalise_rows[(height,)](
-            matrix, weight, bias, result, means, scales, width, width, 1e-5, BLOCK=width
-        )
+        normalise_rows[(height,)](matrix, weight, bias, result, means, scales, width, width, 1e-5, BLOCK=width)
 
     def matmul() -> None:
         strides = (*left.stride(), *right.stride(), *product.stride())
@@ -149,12 +147,14 @@ def warm_launch() -> Figure:
 
     found = interleaved({"kernel": kernel, "eager": eager}, rounds=9)
     note = f"{found['kernel'] * 1e6:.1f} us, an eager add {found['eager'] * 1e6:.1f} us"
-    return Figure("warm launch beyond an eager operation", (found["kernel"] - found["eager"]) * 1e6, "us", "<=", 25, note)
+    return Figure(
+        "warm launch beyond an eager operation", (found["kernel"] - found["eager"]) * 1e6, "us", "<=", 25, note
+    )
 
 
 def main() -> int:
     print(machine_line())
-    figures = first_launches() + [warm_launch()]
+    figures = [*first_launches(), warm_launch()]
     for name, (kernel, own) in pairs().items():
         figures += times(name, kernel, own)
     return finish(figures)

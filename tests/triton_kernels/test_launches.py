@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from torch_spyre import _C
-from torch_spyre.errors import InvalidArgument, UnsupportedOp
+from torch_spyre.errors import InvalidArgument
 
 
 def on_card(tensor: torch.Tensor) -> torch.Tensor:

@@ -94,6 +94,7 @@ def test_windows(case: dict[str, Any], interpreter: Interpreter) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
 @settings(max_examples=1000)
 @given(case=windows())
 def test_many_windows(case: dict[str, Any], interpreter: Interpreter) -> None:

@@ -25,7 +25,8 @@ from torch_spyre.ir.affine import Affine
 def load(selector: Selector, op: Any) -> None:
     """A load is read in place by its users.
 
-    It is copied to scratch now if its bytes may change before that, or if no instruction can use them where they are.
+    It is copied to scratch now if its bytes may change before that, if no instruction can use them where they are, or
+    if it is `kept`: several users would each read them from memory.
     """
     access = selector.accesses.access(op.operands[0])
     tile = access.tile
@@ -33,7 +34,7 @@ def load(selector: Selector, op: Any) -> None:
         selector.bind(op.results[0], transfers.fetch(selector, access, "masked" in op.attributes))
         return
     copies_only = all(use.operation.name == "ktdp.store" for use in op.results[0].uses)
-    in_place = selector.folding.reads_in_place(op)
+    in_place = selector.folding.reads_in_place(op) and "kept" not in op.attributes
     if not in_place or (isinstance(tile.operand.maps, LayoutMap) and not copies_only):
         tile = selector.copied(tile)
     selector.bind(op.results[0], tile)

@@ -22,6 +22,7 @@ from torch_spyre.triton.lowering import (
     early_returns,
     element_functions,
     float_arguments,
+    kept_loads,
     known_integers,
     locks,
     moved_positions,
@@ -72,6 +73,7 @@ def passes(
         ("element-functions", element_functions.run),
         ("moved-positions", moved_positions.run),
         ("unused", unused.run),
+        ("kept-loads", kept_loads.run),
         ("narrow", narrow),
     ]
 

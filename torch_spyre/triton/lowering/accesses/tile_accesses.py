@@ -337,7 +337,7 @@ def _load(op: Operation, careful: bool) -> None:
     tile = _Tile(op, address, shape, parts, stores=False)
     loaded = _fetch(op, tile, address, op.results[0].type)
     reads_zeros = tile.bounds_all(parts) and other is not None and _is_zero(other)
-    if mask is not None and other is not None and not reads_zeros:
+    if mask is not None and other is not None and not reads_zeros and not is_certain(parts, shape):
         loaded = _selected(op, mask, loaded, other)
     splice.replace(op, [loaded])
 
