@@ -37,7 +37,7 @@ def _chosen(original: type[Any], own: type[Any]) -> type[Any]:
     """A class that is `own` where cards are the accelerator, else the original; whoever asks for weights in 16 bits
     (`dequantize=True`) gets the original too."""
 
-    class Chosen(original):  # type: ignore[misc]
+    class Chosen(original):
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
             dequantize = getattr(args[0], "dequantize", False) if args else kwargs.get("dequantize", False)
             return (original if choice.card() is None or dequantize else own)(*args, **kwargs)
@@ -55,7 +55,7 @@ def _chosen(original: type[Any], own: type[Any]) -> type[Any]:
 
 
 def _config(base: type[Any]) -> type[Any]:
-    class CardConfig(base):  # type: ignore[misc]
+    class CardConfig(base):
         """The quantization_config of a compressed-tensors checkpoint, as it stands in config.json."""
 
         def __init__(self, quant_method: str = _CONFIG, **described: Any) -> None:
@@ -67,7 +67,7 @@ def _config(base: type[Any]) -> type[Any]:
 
 
 def _quantizer(base: type[Any]) -> type[Any]:
-    class CardQuantizer(base):  # type: ignore[misc]
+    class CardQuantizer(base):
         """Tensors come in under the names of the files; then each layer makes of them what it computes with."""
 
         @property
@@ -123,7 +123,7 @@ class Arriving(nn.Module):
             self._add("weight_scale_inv" if fine else "weight_scale", scale)
             if form.static:
                 self._add("activation_scale" if fine else "input_scale", torch.empty(one, dtype=torch.float32))
-        self.register_parameter("bias", linear.bias)  # type: ignore[arg-type]
+        self.register_parameter("bias", linear.bias)
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
         self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))

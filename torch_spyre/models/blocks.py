@@ -138,7 +138,7 @@ def compile_blocks(model: nn.Module, **options: Any) -> nn.Module:
         )
     head = getattr(model, "lm_head", None)
     if isinstance(head, EightBitLinear) and "forward" not in head.__dict__:
-        head.forward = Head(head, options)
+        head.forward = Head(head, options)  # type: ignore[method-assign, assignment]
     if _is_decoder(model):
         from torch_spyre.models.lengths import Lengths  # late: start-up
 

@@ -27,7 +27,7 @@ def prepare(model: nn.Module, described: dict[str, Any]) -> None:
     """Replaces the layers of which a checkpoint holds codes; `described` is its quantization_config."""
     forms = forms_of(model, described)
     for name, form in forms.items():
-        replace(model, name, EightBitLinear.empty(model.get_submodule(name), form))  # type: ignore[arg-type]
+        replace(model, name, EightBitLinear.empty(model.get_submodule(name), form))
 
 
 def forms_of(model: nn.Module, described: dict[str, Any]) -> dict[str, Form]:
@@ -74,7 +74,7 @@ def _form_of(group: dict[str, Any], layout: str) -> Form:
         raise UnsupportedOp(f"{what} with zero points: the card's codes are symmetric; {_INSTEAD}")
     if inputs and (inputs.get("num_bits"), inputs.get("type", "int")) != (8, kind):
         raise UnsupportedOp(f"{what} with other codes for activations: both must be of one kind; {_INSTEAD}")
-    static = bool(inputs) and not inputs.get("dynamic")
+    static = bool(inputs and not inputs.get("dynamic"))
     return Form(_CODES[kind], bool(inputs) or blocks, static, blocks, strategy == "tensor")
 
 

@@ -72,7 +72,7 @@ class RandomWeights:
         return list(self.shapes)
 
     def bytes_of(self, name: str) -> int:
-        return 2 * self.shapes[self.first[name]].numel()
+        return 2 * int(self.shapes[self.first[name]].numel())
 
     def tensor(self, name: str, dtype: torch.dtype = torch.float16) -> Tensor:
         name = self.first[name]

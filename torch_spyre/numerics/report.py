@@ -85,7 +85,7 @@ def findings(report: Report) -> list[str]:
 def data(report: Report) -> dict[str, object]:
     """A report as data: `origins` and `findings` as the sentences that people read."""
     layers = [dataclasses.asdict(layer) for layer in report.layers]
-    found = {"model": report.model, "mode": report.mode, "layers": layers}
+    found: dict[str, object] = {"model": report.model, "mode": report.mode, "layers": layers}
     if report.card_us:
         found |= {"parameters": report.parameters, "card_us": report.card_us}
     return {**found, "origins": [str(o) for o in report.origins], "findings": findings(report)}

@@ -383,8 +383,8 @@ class Scheduler {
     return products > 1 && products <= kMaxUnits;
   }
 
-  /// One unit per second operand, in the order of memory: a thread then reads one long run of it. Products of other rows
-  /// with the same one join, so that it is read and decoded once.
+  /// One unit per second operand, in the order of memory: a thread then reads one long run of it. Products of other
+  /// rows with the same one join, so that it is read and decoded once.
   void add_streams(const Part& part) {
     std::vector<Draft*> products;
     for (size_t c = 0; c < part.size(); ++c)
