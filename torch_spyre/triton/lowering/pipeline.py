@@ -16,23 +16,25 @@ from torch_spyre.ir.ktir.narrow import narrow
 from torch_spyre.triton.lowering import (
     carried_steps,
     chosen_pointers,
-    combined_elements,
     conditions,
     descriptors,
     early_returns,
-    element_functions,
     float_arguments,
     kept_loads,
     known_integers,
     locks,
-    moved_positions,
     program_grid,
-    rearranged,
     scalar_words,
     ttir_text,
     unused,
 )
 from torch_spyre.triton.lowering.accesses import tile_accesses
+from torch_spyre.triton.lowering.elements import (
+    combined_elements,
+    element_functions,
+    moved_positions,
+    rearranged,
+)
 from torch_spyre.triton.lowering.loops import counted_loops, trip_counts
 from torch_spyre.triton.lowering.refusals import refusal
 

@@ -8,7 +8,8 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp, TensorType, i32
 from xdsl.ir import Attribute
 
-from torch_spyre.triton.lowering import libdevice, splice
+from torch_spyre.triton.lowering import splice
+from torch_spyre.triton.lowering.elements import libdevice
 from torch_spyre.triton.lowering.refusals import refusal
 from torch_spyre.triton.lowering.ttir_ops import PointerType
 
