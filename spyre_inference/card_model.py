@@ -48,6 +48,7 @@ class CardModel:
         self.moves_pages = False  # to the host and back
         self.serving = False
         self.steps_made = self.compiled_in_service = 0
+        self.work_out: dict[Sizes, Callable[..., Any]] = {}  # of the tables of a step; compiled once
         self._forget_steps()
 
     def _forget_steps(self) -> None:
@@ -201,7 +202,9 @@ class CardModel:
         }
         on_card = {name: torch.from_numpy(value).to(self.card) for name, value in empty.items()}
         paged = PagedTables(**on_card)
-        work_out = torch.compile(own_code(places_and_distances), dynamic=False)
+        if sizes not in self.work_out:
+            self.work_out[sizes] = torch.compile(own_code(places_and_distances), dynamic=False)
+        work_out = self.work_out[sizes]
         inputs = {
             **on_card,
             **{n: torch.zeros(sizes.rows, dtype=torch.int32).to(self.card) for n in ("ids", "positions")},

@@ -24,6 +24,15 @@ os.environ.update(
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def groups_stay() -> None:
+    """An engine that ends, or that Python collects, takes vLLM's process groups along. Here other engines of the same
+    process still use them."""
+    from vllm.v1.engine import core
+
+    core.cleanup_dist_env_and_memory = lambda *args, **kwargs: None
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     from torch_spyre.models.smollm2 import checkpoint
