@@ -33,6 +33,16 @@ def groups_stay() -> None:
     core.cleanup_dist_env_and_memory = lambda *args, **kwargs: None
 
 
+@pytest.fixture
+def own_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM makes process groups with the first engine of a process, and one of experts only if that one has experts."""
+    from vllm.distributed import parallel_state
+
+    for name, value in list(vars(parallel_state).items()):
+        if isinstance(value, parallel_state.GroupCoordinator) and name != "_WORLD":
+            monkeypatch.setattr(parallel_state, name, None)
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     from torch_spyre.models.smollm2 import checkpoint

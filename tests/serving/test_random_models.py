@@ -55,7 +55,7 @@ IN_SHORT = ("cohere2", "mixtral")
 
 
 @pytest.mark.parametrize("name", [m if m in IN_SHORT else pytest.param(m, marks=pytest.mark.slow) for m in MODELS])
-def test_a_model_of_random_weights(name: str, tmp_path: Path) -> None:
+def test_a_model_of_random_weights(name: str, tmp_path: Path, own_groups: None) -> None:
     import transformers
     from vllm import LLM, SamplingParams
 
