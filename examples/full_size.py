@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def placed(args: argparse.Namespace) -> tuple[Any, Any, Any]:
     return checkpoint.fill(empty, weights, known.name, weights=args.weights, progress=bar(args)), kind, weights
 
 
-def bar(args: argparse.Namespace) -> checkpoint.Progress:
+def bar(args: argparse.Namespace) -> Callable[[int, int], None]:
     """A progress bar on a terminal, else nothing."""
 
     def draw(done: int, whole: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import run_python
 
 from torch_spyre import explain
 from torch_spyre._inductor.planning.plan_graph import Layout
@@ -70,6 +71,18 @@ def test_lines_are_those_of_this_program(tmp_path: Path, capsys: pytest.CaptureF
         assert cli.main([str(script)]) == 0
         assert f"layer.py:{8 + lines_more} " in capsys.readouterr().out
     assert torch._inductor.config.fx_graph_cache and torch._functorch.config.enable_autograd_cache
+
+
+def test_the_first_kernel_is_planned_as_without_explain(tmp_path: Path) -> None:
+    """PyTorch's caches of graphs are off meanwhile; the device's decompositions must be there before."""
+    script = tmp_path / "first.py"
+    script.write_text(
+        "import torch\n"
+        "x = torch.randn(33, 200).half().to('spyre')\n"
+        "torch.compile(lambda x: torch.nn.functional.gelu(x))(x)\n"
+    )
+    done = run_python(f"from torch_spyre.explain import cli; cli.main(['--json', {str(script)!r}])")
+    assert "gelufwd" in done.stdout and "erf" not in done.stdout
 
 
 def test_the_table_hides_eager_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,6 +76,9 @@ class KernelRecord:
 def start() -> None:
     """Keep records of all kernels compiled from now on. PyTorch's caches of graphs are not read meanwhile: their keys
     leave out lines, so a graph from there would name those of the program that filled the cache."""
+    # Without its caches Inductor takes its table of decompositions before it asks for the device's back end.
+    from torch_spyre._inductor import registration  # noqa: F401  # late: start-up (registers the device)
+
     global _recording
     if not _recording:
         _recording = True

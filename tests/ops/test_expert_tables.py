@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# pytest tests/ops/test_experts.py
+# pytest tests/ops/test_expert_tables.py
 """A mixture of experts against a loop over rows in float64."""
 
 from __future__ import annotations
