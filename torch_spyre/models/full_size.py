@@ -163,6 +163,7 @@ def eight_bit_layers(model: nn.Module) -> int:
 
 
 def on_host() -> list[str]:
+    """The operations that ran on the host so far, with the number of calls."""
     return [f"{row.op} {row.calls}" for row in reporting.report()]
 
 

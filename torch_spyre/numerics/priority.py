@@ -464,6 +464,7 @@ STREAMED: dict[str, Priority] = {
 
 
 def find(name: str) -> Priority:
+    """A priority model by its name; InvalidArgument lists the names if there is none."""
     try:
         return PRIORITY[name.lower()]
     except KeyError:
