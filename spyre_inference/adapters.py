@@ -2,9 +2,9 @@
 """LoRA: the adapters of a batch on the card.
 
 vLLM gives each adapter that is in use a slot, and each row of a step the slot of its request. Here all slots of a layer
-lie behind one another: a row meets the first matrices of all of them in one product, what belongs to other slots is
-multiplied with 0, and the second matrices are one product again. So one compiled block serves every mix of adapters,
-and a row's bits do not depend on what is in the other slots.
+are stored one behind the other: a row meets the first matrices of all of them in one product, what belongs to other
+slots is multiplied with 0, and the second matrices are one product again. So one compiled block serves every mix of
+adapters, and a row's bits do not depend on what is in the other slots, unless weights there are NaN.
 """
 
 from __future__ import annotations
